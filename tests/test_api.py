@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import contextwise
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.comparison import compared_runs
@@ -257,6 +257,12 @@ def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):
         contextwise.compare(results["run"], corpus_folder)
     with pytest.raises(ValueError, match="a Subject has its own dtype"):
         contextwise.evaluate(Subject(model), corpus_folder, dtype="bfloat16")
+    with pytest.raises(
+        TypeError, match=r"^trial\(\) got an unexpected keyword argument 'seed'; did you mean 'seeds'\?$"
+    ):
+        contextwise.trial(["gpt2", "contextlm"], corpus_folder, seed=3)
+    with pytest.raises(DataError, match=r"there is no corpus at .*, or give one that is there$"):
+        contextwise.curve(model, tmp_path / "empty" / "corpus")
     with pytest.raises(ValueError, match="'limt' is an unknown key|limt is an unknown key"):
         contextwise.measure("evaluate", model, corpus_folder, limt=3)
 

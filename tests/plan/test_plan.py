@@ -91,7 +91,7 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
         ("sweep --budget nan", "--budget is nan, but must be a positive number"),
         ("sweep --hide-above -5", "--hide-above is -5, but must be a positive number"),
         ("sweep --hide-above nan", "--hide-above is nan, but must be a positive number"),
-        ("sweep --budget 1e15 --seed -1", "Invalid value for '--seed'"),
+        ("sweep --budget 1e15 --seed -1", "--seed is '-1', but must be at least 0"),
         ("sweep --budget 1e15 --early 1", "--early is 1, but must be a share"),
         ("sweep --budget 1e15 --confidence 90", "--confidence is 90, but must be between"),
         ("sweep --budget 1e15 --resamples 3", "--resamples is 3, but intervals need 20"),

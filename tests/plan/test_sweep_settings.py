@@ -202,7 +202,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"base": with_base("training", schedule="cosine")}, "each point along a run represents a smaller run"),
         ({"base": with_base("training", learning_rate=1e-3)}, "the rule is learning_rate: size"),
         ({"learning_rate": "fixed"}, "learning_rate: fixed needs base.training.learning_rate"),
-        ({"learning_rate": "best"}, "learning_rate is 'best', but input should be 'size', 'fixed' or 'width'"),
+        ({"learning_rate": "best"}, "learning_rate is 'best', but must be one of size, fixed, width"),
         ({"base": with_base("model", pretrained="gpt2")}, "a sweep trains each size from scratch"),
         ({"base": with_base("training", tokens_per_stp=4)}, "did you mean 'tokens_per_step'?"),
         ({"base": with_base(model=3)}, "model must be a mapping"),

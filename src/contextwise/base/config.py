@@ -126,7 +126,12 @@ def checked(function: Function) -> Function:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        given = signature.bind(*arguments, **options)
+        try:
+            given = signature.bind(*arguments, **options)
+        except TypeError as error:
+            unknown = [name for name in options if name not in signature.parameters][:1]
+            hint = "".join(f"; {did_you_mean(name, signature.parameters, ' ')}" for name in unknown).rstrip("; ")
+            raise TypeError(f"{function.__name__}() {error}{hint}") from None
         for name, value in given.arguments.items():
             kinds = [_kind(each) for each in types.get(name, ())]
             if name in types and not any(_is(value, kind) for kind, _ in kinds):
@@ -386,8 +391,34 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
     raise ConfigError(*(problem for error in errors for problem in _problems(model, error)), where=where)
 
 
-_PARSING = {"int_parsing": "must be a whole number", "float_parsing": "must be a number"}
-"""What pydantic says at length of a text that is no number."""
+_EXPECTED = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid string": "a text",
+    "a valid boolean": "true or false",
+    "a valid list": "a list",
+    "a valid tuple": "a list",
+    "a valid dictionary": "a mapping of keys to values",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+"""What pydantic says that a value should be -> what we say."""
+
+
+def requirement(error: Any) -> tuple[str, str]:
+    """What a value must be that pydantic refuses, "must be at least 1", and how to fix it or empty; of one of its errors."""
+    message = error["msg"].removeprefix("Value error, ").split(" or instance of ")[0]  # of no meaning in a YAML file
+    listed = re.search(r"^Input should be ('.*')$|^'.*' is not one of ('.*')\.?$", message, re.DOTALL)
+    if listed is not None:
+        known = re.findall("'([^']*)'", listed[1] or listed[2])
+        meant = did_you_mean(str(error["input"]), known, " ").strip()
+        return f"must be {'one of ' * (len(known) > 1)}{', '.join(known)}", meant
+    if (found := re.match("Input should be (.*)", message, re.DOTALL)) is None:
+        return message[0].lower() + message[1:], ""
+    expected = re.split(", (?:unable to parse|got a number)", found[1])[0]
+    for words, ours in _EXPECTED.items():
+        expected = re.sub(f"^{words}\\b", ours, expected)
+    return f"must be {expected}", ""
 
 
 def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
@@ -409,12 +440,11 @@ def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
         cause = error["ctx"]["error"]
         problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
         return [problem.below(field) for problem in problems]
-    message = error["msg"].split(" or instance of ")[0]  # class names mean nothing in a YAML file
-    why = _PARSING.get(kind) or message[0].lower() + message[1:]
+    why, fix = requirement(error)
     if error.get("ctx", {}).get("pattern") == _IN_NAMES:
         why = "must be a name: not empty, and without /, \\ and control characters"
     # YAML reads 1, yes and 2026-01-01 as other values than texts.
-    fix = "quote it" if kind == "string_type" and isinstance(error["input"], int | float | date) else ""
+    fix = "quote it" if kind == "string_type" and isinstance(error["input"], int | float | date) else fix
     return [Problem(f"but {why}", field or "the recipe", error.get("input"), fix)]
 
 

@@ -27,7 +27,7 @@ import typer
 from rich.text import Text
 
 from contextwise.base import stopping
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Problem, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, Problem, one_line
 from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, printable
 from contextwise.base.stopping import first_process
@@ -126,14 +126,15 @@ def let_threads_sleep() -> None:
 
 
 def print_error(error: ContextwiseError | str) -> None:
-    """Print ``error: <message>`` on standard error, once for all the processes of a launch.
+    """Print ``error: <message>`` on standard error, once for all the processes of a launch; of a stop the message alone.
 
     The message holds text of users (paths, values): it is shown as it is, brackets included.
     """
     if first_process():
         message = re.sub(r"(\S{100})\S{4900,}", r"\1…", printable(str(error)))  # longer than any path
         # Lines are broken to fit a terminal only: in a log file a broken path could not be searched for.
-        console.print(Text.assemble(("error", "bold red"), ": ", message), soft_wrap=not console.is_terminal)
+        word = Text() if isinstance(error, Interrupted) else Text.assemble(("error", "bold red"), ": ")
+        console.print(word.append(message), soft_wrap=not console.is_terminal)
 
 
 def main() -> None:

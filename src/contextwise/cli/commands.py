@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError, ContextwiseError, Problem
 
 PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 """The panels of ``--help``, in order. Others follow, then :data:`LAST_PANEL`."""
@@ -41,6 +41,18 @@ def _without_values(options: list[Any]) -> list[Any]:
     return options
 
 
+def _refused_value(error: Any) -> Problem | None:
+    """The problem of a value that pydantic refused, in the words of our settings; None for other errors of Typer."""
+    if not hasattr(error.__cause__, "errors") or getattr(error, "param", None) is None:
+        return None
+    from contextwise.base.config import requirement
+
+    first = error.__cause__.errors()[0]
+    why, fix = requirement(first)
+    option = error.param.param_type_name == "option"
+    return Problem(f"but {why}", error.param.opts[0] if option else error.param.name, first["input"], fix)
+
+
 class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
 
@@ -50,7 +62,9 @@ class Verb(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except Exception as error:  # Typer does not export the class that has possibilities
+        except Exception as error:  # Typer does not export its classes
+            if (problem := _refused_value(error)) is not None:
+                raise ConfigError(problem) from None
             own = {option for each in self.params for option in each.opts}
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities"):

@@ -304,8 +304,14 @@ def report(
         _show_files([page, *object_named(kind.page)(first, page, others=runs[1:], tables=csv)], as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
-        if (first / "report.html").is_file():
-            raise ConfigError(f"{first} is no run, but has a page already; open {first / 'report.html'}")
+        if (made := first / "report.html").is_file():  # a trial, or another that writes its page itself
+            options = {"--out": out, "--label": label, "--csv": csv}
+            if given := [option for option, value in options.items() if value is not None]:
+                raise ConfigError(
+                    f"{first} is not a run and has its page already, {made}; leave {' and '.join(given)} out"
+                )
+            _show_files([made], as_json)
+            return
         hint = "" if first.exists() else misspelt(first)
         raise ConfigError(
             f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table{hint}"

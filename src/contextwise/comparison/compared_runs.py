@@ -264,7 +264,7 @@ def of_single_runs(single: Sequence[str], groups: int) -> str:
     """What a sentence about groups is restricted to if ``single`` of them are one run; empty if none is."""
     if not single:
         return ""
-    return "in this one run each" if len(single) == groups else f"with this one run of {listed(list(single))}"
+    return "with one run of each" if len(single) == groups else f"with this one run of {listed(list(single))}"
 
 
 def groups_of(runs: list[Seeded]) -> dict[str, list[Seeded]]:

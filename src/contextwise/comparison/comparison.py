@@ -88,7 +88,7 @@ class Difference:
 
     @property
     def restriction(self) -> str:
-        """The runs that the difference is restricted to (:func:`of_single_runs`)."""
+        """The runs that the difference is restricted to."""
         return of_single_runs(self.single_runs, 2)
 
     @property
@@ -116,8 +116,9 @@ class Difference:
                 f"contains zero ({pair} = {difference:+.4f} {self.unit}; {basis})"
             )
         side, size = ("lower", -difference) if difference.value < 0 else ("higher", difference)
-        words = f"{self.group} is {side} than {self.reference} by {size.value:.4f} {self.unit} {size.interval('.4f')}"
-        return f"{where[:1].upper()}{where[1:]}{comma}{words} ({basis})"
+        words = f"the loss of {self.group} is {side} than that of {self.reference} by {size.value:.4f} {self.unit}"
+        words = f"{where}{comma}{words} {size.interval('.4f')} ({basis})"
+        return f"{words[:1].upper()}{words[1:]}"
 
     @property
     def decision(self) -> str:

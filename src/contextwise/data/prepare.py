@@ -22,10 +22,10 @@ import numpy as np
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import FEWEST_DOCUMENTS
+from contextwise.base.estimates import FEWEST_DOCUMENTS, listed
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
-from contextwise.base.progress import console, progress_bar
+from contextwise.base.progress import console, progress_bar, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import MANIFEST, SplitJson, is_corpus, lost_note, read_manifest, write_manifest
 from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
@@ -160,6 +160,8 @@ def prepare_corpus(
     given, names = read_splits(given)
     fractions = SplitFractions.given(validation, test, names)
     vocabulary = vocabulary_to_learn(str(tokenizer))
+    if vocabulary is not None:
+        tokenizer = f"train:{vocabulary}"  # of train:4k too
     if vocabulary is not None and names is not None and "train" not in names:
         raise ConfigError(
             "train:N learns the tokenizer on the split train, but no source is named so; "
@@ -397,11 +399,12 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
             documents = writers[name].documents
             if name != "train" and documents < FEWEST_DOCUMENTS:
                 fix = f"; --{name} with a larger share holds out more" if reading.names is None else ""
-                console.print(
-                    f"warning: the split {name!r} holds {documents} document{'s' * (documents > 1)}; a comparison on it "
-                    f"gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow interval"
-                    + fix,
-                    markup=False,
+                named = zip(reading.sources, reading.names or [name] * len(reading.sources), strict=True)
+                of = listed([source.name for source, split in named if split == name][:3])
+                say_once(  # each model of a comparison prepares the same text with its tokenizer
+                    f"warning: the split {name!r} of {of} holds {documents} document{'s' * (documents > 1)}; a comparison on "
+                    f"it gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow "
+                    f"interval{fix}"
                 )
             continue
         if reading.names is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from contextwise.base.config import as_numbers
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, misspelt
 from contextwise.base.files import expanded
 from contextwise.base.gguf import gguf_folder
@@ -260,16 +261,16 @@ def vocabulary_to_learn(spec: str) -> int | None:
     """Return N of ``train:N``, checked; None if ``spec`` names an existing tokenizer."""
     if not spec.startswith("train:"):
         return None
-    number = spec.removeprefix("train:")
-    if not (number.isascii() and number.isdigit()):
-        raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096")
-    if len(number) > 7 or int(number) > LARGEST_VOCABULARY:
+    size = as_numbers(spec.removeprefix("train:"), "tokenizer")
+    if not isinstance(size, int) or "." in spec:
+        raise ConfigError(f"tokenizer is {spec!r}, but train: takes a vocabulary size, such as train:4096 or train:4k")
+    if size > LARGEST_VOCABULARY:
         raise ConfigError(f"tokenizer is {spec[:60]!r}, but a vocabulary has at most {LARGEST_VOCABULARY:,} tokens")
-    if int(number) < 257:
+    if size < 257:
         raise ConfigError(
             f"tokenizer is {spec!r}, but a vocabulary needs at least 257 tokens: 256 bytes and end-of-text"
         )
-    return int(number)
+    return size
 
 
 def learn_bpe(texts: Iterable[str], vocab_size: int) -> CorpusTokenizer:

@@ -178,7 +178,7 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
                 path,
                 read_options=pyarrow.csv.ReadOptions(block_size=_LARGEST_ROW),
                 parse_options=split,
-                convert_options=pyarrow.csv.ConvertOptions(column_types=texts),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=texts, null_values=[""]),
             )
         if kind == ".parquet":
             import pyarrow.parquet
@@ -235,25 +235,29 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
     values = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
+    below = " below the header" if _kind(Path(name)) in TABLES else ""
     wanted = pa.string() if column in TEXTS else pa.int64() if column in ("seed", "step") else pa.float64()
 
     def refuse(bad: Any, why: str) -> None:
         row = pc.index(bad, True).as_py()
         if row >= 0:
-            raise DataError(f"{name}: {column} is {values[row].as_py()!r} in row {row + 1}, but must be {why}")
+            shown = "missing" if (value := values[row].as_py()) is None else repr(value)
+            raise DataError(f"{name}: {column} is {shown} in row {row + 1}{below}, but must be {why}")
 
     if column == "part":
         values = values.cast(pa.string()).fill_null("")
     refuse(values.is_null(), "given")
     whole = column in ("seed", "step")
     if whole and not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-        raise DataError(f"{name}: {column} is {values[0].as_py()!r} in row 1, but must be a whole number")
+        raise DataError(f"{name}: {column} is {values[0].as_py()!r} in row 1{below}, but must be a whole number")
     try:
         converted = values.cast(wanted)
     except pa.ArrowException:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
         odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
-        raise DataError(f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}, but must be {what}") from None
+        raise DataError(
+            f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}{below}, but must be {what}"
+        ) from None
     if column in TEXTS:
         converted = pc.utf8_normalize(converted, "NFC")  # names of files come in other forms from some systems
     if column == "arm":

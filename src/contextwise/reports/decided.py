@@ -1,6 +1,7 @@
 """The comparisons of a trial or of a decision: their table, and the path of their intervals along the seeds."""
 
 import itertools
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -39,7 +40,8 @@ def comparison_table(result: "Decided") -> Table:
     title = f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}"
     known = any(look.has_interval for row in rows for look in row[2:4] if isinstance(look, Estimate))
     title += f", with intervals that all hold together with {result.confidence:.0%} confidence." if known else "."
-    readings = [Column(f"{which}\ndocuments", "difference", interval="below") for which in ("these", "any such")]
+    about = [textwrap.fill(words.removeprefix("on "), 15) for words in READINGS.values()]
+    readings = [Column(words, "difference", interval="below") for words in about]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
     columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
     return Table(title, columns, rows, [f"Note: {ANYTIME if known else NO_INTERVAL}"])

@@ -43,11 +43,11 @@ def test_numbers_that_yaml_reads_in_another_base_are_refused(value):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("2026-01-01", r"is datetime.date\(2026, 1, 1\), but .* string; quote it"),
-        ("no", "is False, but .* string; quote it"),
+        ("2026-01-01", r"is datetime.date\(2026, 1, 1\), but .* text; quote it"),
+        ("no", "is False, but .* text; quote it"),
         ("''", "is '', but must be a name: not empty, and without /"),
         ("a/b", "is 'a/b', but must be a name"),
-        ("[a]", r"is \['a'\], but input should be a valid string$"),
+        ("[a]", r"is \['a'\], but must be a text$"),
     ],
 )
 def test_a_name_that_is_refused(value, why):
@@ -109,7 +109,7 @@ def test_numbers_are_written_as_people_write_them():
     [
         ({"count": True}, "count is True, but must be a number"),
         ({"counts": [1, False]}, "counts is False, but must be a number"),
-        ({"count": "1.0001k"}, "count is 1000.1, but input should be a valid integer"),
+        ({"count": "1.0001k"}, "count is 1000.1, but must be a whole number"),
         ({"count": "1X"}, "count is '1X', but"),
         ({"rate": "1e400"}, "rate is inf, but"),
     ],

@@ -86,6 +86,10 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure ruller", "did you mean 'contextwise measure ruler'?")
     contextwise.refused("measure sweep", "did you mean 'contextwise plan sweep'?")
+    contextwise.refused(
+        "compare a b --unit bytes", "--unit is 'bytes', but must be one of token, byte; did you mean 'byte'?"
+    )
+    contextwise.refused("decide losses.csv --margin 1%", "--margin is '1%', but must be a number")
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
 
 
@@ -179,7 +183,8 @@ def test_exit_statuses(
     kind: type[ContextwiseError], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_status_of(kind("it went wrong"), monkeypatch) == status
-    assert capsys.readouterr() == ("", "error: it went wrong\n")
+    word = "" if kind is Interrupted else "error: "  # a stop on request is not an error
+    assert capsys.readouterr() == ("", f"{word}it went wrong\n")
 
 
 def test_control_c_has_its_own_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,11 +10,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from command_line import in_terminal
 from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of, work
-from contextwise.evaluation.measures.curve import measures_table, passes
+from contextwise.evaluation.measures.curve import Curve, measures_table, passes
 from small import write_run
 
 COMMAND = "curve runs/alpha --corpus corpus --mode running"
@@ -45,7 +46,7 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
         loss = f"{row['loss']:.4f} [{row['low']:.4f}, {row['high']:.4f}]"
         assert f"{loss} {Estimate(difference, low, high):+.4f} {row['targets']:,}" in printed
     for wanted in (
-        f"windows of 128 tokens in {summary['documents']} documents; trained with 32.",
+        f"windows of 128 tokens in {summary['documents']} documents; it was trained with 32 tokens.",
         "beyond the training context of 32",
         f"lowest bin {best['value']:.4f}",
         f"effective context {effective['value']:,.0f}" if effective["value"] else "effective context >",
@@ -54,6 +55,8 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
         f"written to runs/alpha/evaluation/{result.path.name}/",
     ):
         assert wanted in printed
+    words = in_terminal(Curve.table(summary | {"run": False}))
+    assert "the model has positions for 32 tokens." in " ".join(words.split())
     assert printed.count("*") > 2  # bins beyond the training context are marked
 
 
@@ -112,15 +115,18 @@ def test_contexts_continue_by_the_same_factor(contextwise, workplace):
 
 def test_bands_say_what_they_are(contextwise):
     words = contextwise.words(f"{BANDS} --samples 40 --out bands")
-    assert "the same 40 targets at 6 contexts, in" in words and "documents (bands); trained with 32." in words
+    assert (
+        "the same 40 targets at 6 contexts, in" in words
+        and "documents (bands); it was trained with 32 tokens." in words
+    )
     assert "29–32" not in words and "32" in words and "average loss" not in words and "last tenth" not in words
 
 
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     words = contextwise.words(f"{COMMAND} --limit 1 --out one")
     assert (
-        "in 1 document; trained with 32. One document allows no interval: a text as --corpus paragraphs:FILE is cut"
-        in words
+        "in 1 document; it was trained with 32 tokens. One document allows no interval: a text as --corpus "
+        "paragraphs:FILE is cut" in words
     )
 
 
@@ -149,11 +155,11 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--mode sliding", "--mode is 'sliding', but input should be 'bands', 'truncated' or 'running'"),
-        ("--rope ntk", "--rope is 'ntk', but input should be 'none', 'linear', 'dynamic' or 'yarn'"),
-        ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but input should be greater than or"),
+        ("--mode sliding", "--mode is 'sliding', but must be one of bands, truncated, running"),
+        ("--rope ntk", "--rope is 'ntk', but must be one of none, linear, dynamic, yarn"),
+        ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but must be at least 1"),
         ("--targets 16", "No such option: --targets (Possible options: --samples)"),
-        ("--worth 0", "--worth is 0, but input should be greater than 0"),
+        ("--worth 0", "--worth is 0, but must be greater than 0"),
         ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),

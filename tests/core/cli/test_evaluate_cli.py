@@ -76,6 +76,13 @@ def test_bad_input_is_refused(contextwise, arguments, message):
     contextwise.refused(f"evaluate {arguments}", message)
 
 
+def test_a_warning_on_a_text_that_two_models_read_is_printed_once(workplace, tmp_path, capsys):
+    write_rows(tmp_path / "three.jsonl", ({"text": f"{i} corpus of small texts"} for i in range(3)))
+    for tokenizer in ("bytes", "smollm2"):
+        prepare_corpus(f"validation={tmp_path / 'three.jsonl'}", tokenizer, tmp_path / tokenizer)
+    assert capsys.readouterr().err.count("the split 'validation' of three.jsonl holds 3 documents; a comparison") == 1
+
+
 def test_a_file_of_texts_is_read_with_the_models_tokenizer(contextwise, workplace, monkeypatch):
     prepare_corpus(f"validation={workplace / 'texts.jsonl'}", "bytes", workplace / "whole")
     expected = json.loads(contextwise("evaluate runs/alpha --corpus whole --json")[1])

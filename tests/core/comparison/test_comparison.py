@@ -131,7 +131,10 @@ def test_a_known_difference_is_significant_and_none_is_not(runs):
     assert better.paired_by_seed and list(better.seed_differences) == ["1", "2", "3"]
     assert np.mean(list(better.seed_differences.values())) == pytest.approx(better.difference.value)
     assert better.documents_lower > 0.9
-    assert better.verdict.startswith("contextlm is lower than gpt2 by 0.0") and "nats per token [0.0" in better.verdict
+    assert (
+        better.verdict.startswith("The loss of contextlm is lower than that of gpt2 by 0.0")
+        and "nats per token [0.0" in better.verdict
+    )
     assert "contains zero" in same.verdict and same.difference.low < 0 < same.difference.high
     assert same.seed_interval[0] < same.difference.value < same.seed_interval[1]
 
@@ -248,7 +251,7 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
     }
     for place, text in places.items():
         words = " ".join(text.split()).lower()
-        assert "in this one run each" in words and "better" not in words, place
+        assert "with one run of each" in words and "better" not in words, place
     several = compare(runs)
     assert all(not each.single_runs and "one run" not in each.verdict for each in several.differences)
 

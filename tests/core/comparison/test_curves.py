@@ -187,7 +187,7 @@ def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
     model = written(tmp_path, "model", 8, SHORT, SIX)
     curves = compare_curves(open_curves(folders)).curves
     assert ranking(curves).startswith(
-        "In this one run each, short has the lowest best-context loss:"
+        "With one run of each, short has the lowest best-context loss:"
     ) and "higher" in ranking(curves)
     assert [curve.to_dict()["single_run"] for curve in curves] == [True, True]
     assert "nothing about other seeds" in " ".join(curves_table(curves).notes)

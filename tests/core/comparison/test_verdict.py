@@ -38,12 +38,18 @@ def comparison(groups: list[Group], differences: list[Difference], unit: str = "
 
 def test_a_clear_difference_is_given_without_sign_and_with_its_interval() -> None:
     result = comparison([group("A", 4.0), group("B", 3.9)], [difference("B", "A", -0.1, -0.13, -0.07)])
-    assert verdict(result)[0] == "B is lower than A by 0.1000 nats per token [0.0700, 0.1300] (95% interval)."
+    assert (
+        verdict(result)[0]
+        == "The loss of B is lower than that of A by 0.1000 nats per token [0.0700, 0.1300] (95% interval)."
+    )
 
 
 def test_the_reference_can_be_the_best() -> None:
     result = comparison([group("A", 3.9), group("B", 4.0)], [difference("B", "A", 0.1, 0.07, 0.13)])
-    assert verdict(result)[0] == "B is higher than A by 0.1000 nats per token [0.0700, 0.1300] (95% interval)."
+    assert (
+        verdict(result)[0]
+        == "The loss of B is higher than that of A by 0.1000 nats per token [0.0700, 0.1300] (95% interval)."
+    )
 
 
 def test_an_interval_around_zero_is_no_win() -> None:
@@ -68,7 +74,7 @@ def test_a_verdict_sets_the_lowest_against_each_of_the_others() -> None:
         difference("C", "B", -0.01, -0.02, 0.01),
     ]
     won, tied, _ = verdict(comparison(groups, pairs))
-    assert won == "C is lower than A by 0.0600 nats per token [0.0500, 0.0700] (95% interval)."
+    assert won == "The loss of C is lower than that of A by 0.0600 nats per token [0.0500, 0.0700] (95% interval)."
     assert tied.startswith("No significant difference between C and B")
 
 
@@ -86,21 +92,24 @@ def test_a_sentence_about_one_run_each_says_so_and_names_no_better_model() -> No
     for ends in ((-0.1, -0.13, -0.07), (-0.01, -0.03, 0.01)):
         pair = single("B", "A", *ends, runs=["B", "A"])
         result = comparison(groups, [pair])
-        assert "in this one run each" in pair.verdict.lower() and "nothing about other seeds" in pair.verdict
+        assert "with one run of each" in pair.verdict.lower() and "nothing about other seeds" in pair.verdict
         table = difference_table(result).__html__()
         texts = (pair.verdict, table, str(as_json(result)))
         assert not any(re.search("better|wins|beats", text) for text in texts)
         assert result.best is None and not any(row.bold for row in model_table(result).lines)
         assert [row.cells[0][1] for row in model_table(result).lines] == ["1M, 1 seed"] * 2
         if pair.lower:  # without an interval around zero
-            assert "in this one run each" in table
+            assert "with one run of each" in table
 
 
 def test_a_single_run_beside_several_seeds_is_named() -> None:
     groups = [group("A", 4.0, seeds=[0]), group("B", 3.9)]
     pair = single("B", "A", -0.1, -0.13, -0.07, runs=["A"])
     result = comparison(groups, [pair])
-    assert pair.verdict.startswith("With this one run of A, B is lower than A by 0.1000") and result.best is None
+    assert (
+        pair.verdict.startswith("With this one run of A, the loss of B is lower than that of A by 0.1000")
+        and result.best is None
+    )
 
 
 def test_models_that_are_no_runs_have_no_seeds_to_speak_of() -> None:
@@ -115,7 +124,9 @@ def test_bits_per_byte_decide_where_they_are_the_unit() -> None:
     groups = [group("A", 3.0, bits_per_byte=Estimate(2.0)), group("B", 4.0, bits_per_byte=Estimate(1.5))]
     pair = dataclasses.replace(difference("B", "A", -0.5, -0.6, -0.4), unit="bits per byte")
     words, costs = verdict(comparison(groups, [pair], "bits per byte"))
-    assert words.startswith("B is lower than A by 0.5000 bits per byte [0.4000, 0.6000]") and costs.startswith("B has")
+    assert words.startswith(
+        "The loss of B is lower than that of A by 0.5000 bits per byte [0.4000, 0.6000]"
+    ) and costs.startswith("B has")
 
 
 def test_costs_are_ratios_of_the_best_to_the_others() -> None:
@@ -145,7 +156,7 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
     assert "no verdict: fewer than 6 documents" in table and best is None
     sentence, table, best = words[7]
     assert sentence == (
-        "B is lower than A by 0.1000 nats per token [0.0700, 0.1300] (95% interval: t over 7 documents)"
+        "The loss of B is lower than that of A by 0.1000 nats per token [0.0700, 0.1300] (95% interval: t over 7 documents)"
     )
     assert best.name == "B"
 

@@ -180,7 +180,7 @@ def test_a_text_that_a_tokenizer_cannot_encode(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["train:", "train:4k", "train:-5", "train:256", "train:4096.0", "train:²", "train:99999999999", "train:1048577"],
+    ["train:", "train:4q", "train:-5", "train:256", "train:4096.0", "train:²", "train:99999999999", "train:1048577"],
 )
 def test_invalid_vocabulary_sizes(spec: str) -> None:
     with pytest.raises(ConfigError, match=f"tokenizer is {spec!r}"):
@@ -189,6 +189,7 @@ def test_invalid_vocabulary_sizes(spec: str) -> None:
 
 def test_vocabulary_sizes() -> None:
     assert vocabulary_to_learn("train:257") == 257
+    assert vocabulary_to_learn("train:4k") == 4000
     assert vocabulary_to_learn("bytes") is None
 
 

@@ -203,7 +203,7 @@ def test_the_default_share_holds_out_enough_for_a_verdict(
     assert "verdict" not in capsys.readouterr().err
     prepare_corpus(stories, "bytes", tmp_path / "c", limit=20)
     warning = " ".join(capsys.readouterr().err.split())
-    assert "the split 'validation' holds 4 documents; a comparison on it gives no verdict" in warning
+    assert "the split 'validation' of texts.jsonl holds 4 documents; a comparison on it gives no verdict" in warning
     assert "--validation with a larger share holds out more" in warning
     prepare_corpus(stories, "bytes", tmp_path / "d", limit=8)
     assert "holds 2 documents; a comparison" in " ".join(capsys.readouterr().err.split())

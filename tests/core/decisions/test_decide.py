@@ -222,7 +222,7 @@ ROW = {"arm": "a", "seed": 0, "document": "x", "tokens": 10, "nats": 30.0}
         ([ROW | {"arm": " "}], "arm is ' ' in row 1, but must be a name"),
         ([ROW | {"nats": 1e300}], "nats is 1e.300 in row 1, but must be at most 1e.100"),
         ([ROW | {"nats": float("nan")}], "nats is nan in row 1, but must be a finite number"),
-        ([ROW, ROW | {"nats": None}], "nats is None in row 2, but must be given"),
+        ([ROW, ROW | {"nats": None}], "nats is missing in row 2, but must be given"),
         ([ROW, ROW | {"nats": -1.0}], "nats is -1.0 in row 2, but must be 0 or more"),
         ([ROW | {"tokens": -3}], "tokens is -3 in row 1, but must be 1 or more"),
         ([ROW | {"seed": "first"}], "seed is 'first' in row 1, but must be a whole number"),
@@ -240,6 +240,21 @@ def test_what_is_refused(rows, message):
     table = pa.Table.from_pylist(rows) if rows else pa.table({name: [] for name in ROW})
     with pytest.raises((ConfigError, DataError), match=message):
         decide(table)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("nan", "nats is nan in row 2 below the header, but must be a finite number"),
+        ("NA", "nats is 'NA' in row 2 below the header, but must be a number"),
+        ("", "nats is missing in row 2 below the header, but must be given"),
+    ],
+)
+def test_a_bad_value_of_a_csv_file_is_shown_as_it_is_there(value, message, tmp_path):
+    file = tmp_path / "losses.csv"
+    file.write_text(f"arm,seed,document,tokens,nats\na,0,x,10,30\na,0,y,10,{value}\n")
+    with pytest.raises(DataError, match=message):
+        read_losses(file)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
@@ -555,6 +570,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     words = contextwise.words(f"decide {files}")
     assert "new is better than base: −0.0" in words and "page: decisions/vs-base/report.html" in words
     page = Path("decisions/vs-base/report.html").read_text()
+    assert "these held-out any text like dev. by" in words and "any text like these documents" in page
     assert "new is better than base" in page
     assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")

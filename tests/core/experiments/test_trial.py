@@ -807,7 +807,10 @@ def test_the_command_prints_the_decision_and_leaves_a_page(finished, contextwise
     assert [each["decision"] for each in result["comparisons"]] == ["equivalent", "worse"]
     page = (finished / "report.html").read_text()
     assert result["sentences"][0] in page and f"contextwise trial {finished}/trial.yaml" in page
-    contextwise.refused(f"report {finished}", f"is no run, but has a page already; open {finished}/report.html")
+    assert contextwise(f"report {finished}") == (0, f"{finished}/report.html\n", "")
+    contextwise.refused(
+        f"report {finished} --out page.html", f"its page already, {finished}/report.html; leave --out out"
+    )
 
 
 def test_an_undecided_trial_names_the_command_that_would_decide_it(finished, contextwise, monkeypatch):

@@ -366,6 +366,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py", "names no variant; write path.py:ClassName"),
         ("models.py:Same,factor", "names no variant; write path.py:ClassName"),
         ("models.py:Other", "models.py has no class and no function 'Other'; "),
+        ("values.py:x", "values.py defines no class and no function; define 'x' there"),
         ("models.py:Hedless", "no function 'Hedless'; did you mean 'Headless'?"),
         ("models.py:Thing", "is neither a causal language model of transformers"),
         ("models.py:Headless", "is no causal language model: it gives Headless without a vocabulary head"),
@@ -391,6 +392,7 @@ def test_bad_input_is_refused_before_anything_is_trained(
     variant, message, corpus_folder, tmp_path, models, contextwise
 ):
     (tmp_path / "broken.py").write_text("class Same(:\n")
+    (tmp_path / "values.py").write_text("x = 1\n")
     written = values(corpus_folder, tmp_path / "run", variant)
     written["data"]["context"] = 2 * CONTEXT
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(written))

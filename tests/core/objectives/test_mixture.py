@@ -94,9 +94,9 @@ def test_special_tokens_are_those_of_all_parts():
     [
         ({"causal": 0.5, "infilling": 0.7}, "weights of the mixture add up to 1.2, not to 1; 0.4167, 0.5833 would"),
         ({"causal": 0.5, "masked": 0.5}, "different kinds of model, 'masked' .encoder. and 'causal' .decoder.; choose"),
-        ({"causal": -0.5, "prefix": 1.0}, "parts.0.weight is -0.5, but input should be greater than 0"),
-        ({"causal": 0.0, "prefix": 1.0}, "parts.0.weight is 0.0, but input should be greater than 0"),
-        ({"causal": float("nan"), "prefix": 1.0}, "parts.0.weight is nan, but input should be a finite number"),
+        ({"causal": -0.5, "prefix": 1.0}, "parts.0.weight is -0.5, but must be greater than 0"),
+        ({"causal": 0.0, "prefix": 1.0}, "parts.0.weight is 0.0, but must be greater than 0"),
+        ({"causal": float("nan"), "prefix": 1.0}, "parts.0.weight is nan, but must be a finite number"),
         ({"causal": 0.5, "sentence": 0.5}, "the objective 'sentence', whose examples are not trained with others"),
         ({"causal": 1.0}, "parts is .* at least 2 items"),
         ({"causal": 0.5, "mixture": 0.5}, "parts.1.objective: the objective is 'mixture', but must be one of causal"),

@@ -34,7 +34,7 @@ def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path
         assert count(group.parameters) in page.text
     for found in comparison.differences:
         assert written(found.difference.value, "+.4f") in page.text
-    assert "ContextLM is lower than GPT-2 by" in page.text
+    assert "the loss of ContextLM is lower than that of GPT-2 by" in page.text
     assert "One seed of" in page.text
     assert "contextwise compare" in page.text
     assert "c0ffee" in page.text and "2.13.0" in page.text  # the data and the versions

@@ -24,7 +24,7 @@ def test_several_runs_are_compared(make_run: Callable[..., Any], contextwise: Co
     result = contextwise("report --out pages/all.html", *(run.path for run in runs))
     assert result == (0, "pages/all.html\n", "")
     text = (tmp_path / "pages" / "all.html").read_text()
-    assert "CCC is lower than BB by" in text and "CCC − BB" in text
+    assert "the loss of CCC is lower than that of BB by" in text and "CCC − BB" in text
 
 
 def test_runs_without_an_evaluation_are_not_compared(

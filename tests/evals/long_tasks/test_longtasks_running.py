@@ -203,7 +203,7 @@ def test_a_data_set_has_one_group_and_metric(models, tmp_path, field, own, known
     [
         ({"files": []}, "files is"),
         ({"files": ["a", "a"]}, "a file of questions is given twice"),
-        ({"keep": "start"}, "keep is 'start', but input should be 'ends' or 'nearest'"),
+        ({"keep": "start"}, "keep is 'start', but must be one of ends, nearest"),
         ({"rope_factor": 2.0}, "rope_factor is given without `rope`"),
         ({"rope": "dynamic"}, "give `visible` too"),
         ({"visible": [1, 5]}, "`visible` has 1, but must be at least 2"),

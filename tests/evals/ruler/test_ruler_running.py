@@ -181,10 +181,10 @@ def test_answers_are_what_the_model_writes_behind_the_prompt(tmp_path: Path, mod
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tasks": ["qa"]}, "tasks.0 is 'qa', but input should be 'qa_1', 'fwe', 'cwe' or 'vt'"),
+        ({"tasks": ["qa"]}, "tasks.0 is 'qa', but must be one of qa_1, fwe, cwe, vt"),
         ({"tasks": ["qa_1"]}, "'qa_1' needs questions"),
         ({"tasks": ["vt"], "qa": "q"}, "qa is given, but not the task 'qa_1'"),
-        ({"length": 10**20}, "length is 100000000000000000000, but input should be less than or equal to 16777216"),
+        ({"length": 10**20}, "length is 100000000000000000000, but must be at most 16777216"),
         ({"gamma": -1.0}, "gamma is -1.0"),
         ({"visible": [0, 5]}, "a visible context is 0"),
         ({"length": 100, "visible": [50, 101]}, "a visible context is 101, but the texts have only 100 tokens"),

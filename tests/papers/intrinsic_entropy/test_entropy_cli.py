@@ -72,7 +72,7 @@ def test_too_few_contexts_for_a_fit_are_reported(contextwise):
         ("--samples 10", "10 samples are too few for a spectrum"),
         ("--bandwidth 0", "bandwidth of the kernel density is 0.0, but must be above 0"),
         ("--bandwidth inf", "bandwidth of the kernel density is inf"),
-        ("--seed -1", "--seed is '-1', but input should be greater than or equal to 0"),
+        ("--seed -1", "--seed is '-1', but must be at least 0"),
         ("--html .", "'.' is a directory"),
         ("--csv gpt2/config.json", "Invalid value for '--csv'"),
     ],

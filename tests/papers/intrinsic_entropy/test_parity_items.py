@@ -233,7 +233,7 @@ def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
         ({"evaluate_every": 0}, [10, 13, 15, 20], "training.evaluate_every is not set"),
         ({}, [5, 13, 15, 20], "contexts has 5, at which no task is visible"),
         ({}, [10, 10, 15, 20], "contexts: 10 is given twice"),
-        ({}, [0, 13, 15, 20], "contexts.0 is 0, but input should be greater than or equal to 1"),
+        ({}, [0, 13, 15, 20], "contexts.0 is 0, but must be at least 1"),
     ],
 )
 def test_a_wrong_setting_of_the_dimension_gets_one_sentence(changes, contexts, words, tmp_path):

@@ -124,7 +124,7 @@ def test_resuming_with_another_task_is_refused(tmp_path):
         (lambda r: r["data"].update(corpus="corpora/x"), "data.corpus does not apply to synthetic data"),
         (lambda r: r["data"].update(context=256), "data.context does not apply to synthetic data"),
         (lambda r: r["data"].update(replay={"corpus": "x"}), "data.replay does not apply to synthetic data"),
-        (lambda r: r["data"].update(synthetic=3), "synthetic is 3, but input should be a valid dictionary"),
+        (lambda r: r["data"].update(synthetic=3), "synthetic is 3, but must be a mapping of keys to values"),
         (lambda r: r["data"]["synthetic"].update(bit=9), "did you mean 'bits'"),
         (
             lambda r: r["model"].update(family="gpt2"),
@@ -139,7 +139,7 @@ def test_resuming_with_another_task_is_refused(tmp_path):
         (lambda r: r.update(objective="masked"), "the objective 'masked' is for text"),
         (lambda r: r["training"].update(curve_every=5), "curve_every needs a corpus"),
         (lambda r: r["training"].update(epochs=2, steps=None), "training.epochs needs data.synthetic.samples"),
-        (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0, but input should be greater"),
+        (lambda r: r["training"].update(examples_per_step=0), "examples_per_step is 0, but must be at least 1"),
         (lambda r: r["training"].update(patience=2, evaluate_every=0), "patience is 2, but the only validation"),
     ],
 )

@@ -125,7 +125,7 @@ def test_validation_is_of_whole_steps(corpus_folder, tmp_path, tokens, pairs):
 
 
 def test_a_temperature_that_no_loss_survives_is_refused():
-    with pytest.raises(ConfigError, match="temperature is 1e-30, but input should be greater than or equal to 0.001"):
+    with pytest.raises(ConfigError, match="temperature is 1e-30, but must be at least 0.001"):
         build_objective("contrastive", temperature=1e-30)
 
 

@@ -370,11 +370,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("data", "words"),
         [
-            (
-                {"replay": {"corpus": "old", "share": -1}},
-                "data.replay.share is -1, but input should be greater than or equal",
-            ),
-            ({"replay": {"corpus": "old", "share": 1}}, "data.replay.share is 1, but input should be less than 1"),
+            ({"replay": {"corpus": "old", "share": -1}}, "data.replay.share is -1, but must be at least 0"),
+            ({"replay": {"corpus": "old", "share": 1}}, "data.replay.share is 1, but must be less than 1"),
             ({"replay": {"share": 0.1}}, "data.replay.corpus is missing"),
             ({"replay": {"corpus": "old", "shar": 0.1}}, "data.replay.shar is an unknown key; did you mean 'share'"),
         ],

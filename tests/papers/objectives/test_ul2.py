@@ -143,7 +143,7 @@ def test_what_does_not_fit_is_refused(corpus, known):
         build_objective("ul2", denoisers=[{"mode": "R", "rate": 0.15}])
     with pytest.raises(ConfigError, match="mean_span is given for a denoiser of mode S"):
         build_objective("ul2", denoisers=[{"mode": "S", "rate": 0.15, "mean_span": 3}])
-    with pytest.raises(ConfigError, match="denoisers.0.rate is 1.0, but input should be less than 1"):
+    with pytest.raises(ConfigError, match="denoisers.0.rate is 1.0, but must be less than 1"):
         build_objective("ul2", denoisers=[{"mode": "S", "rate": 1.0}])
     with pytest.raises(ConfigError, match="sentinels for a window of .* but the tokenizer has 5"):
         made(corpus, known, sentinels=5)

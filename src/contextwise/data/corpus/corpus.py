@@ -136,8 +136,7 @@ class Corpus:
                 raise DataError(f"there is no file {path}{misspelt(path)}")
             prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
             raise DataError(
-                f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there (--corpus)"
-                f"{misspelt(path)}"
+                f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there{misspelt(path)}"
             )
         if not stores:
             raise DataError(

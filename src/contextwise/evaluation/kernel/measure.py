@@ -261,8 +261,8 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
         raise
     except Interrupted as error:
         _check_unchanged(settings, subject, work, identity)  # before it is resumed
-        end = "run the same command again" + ("" if work.empty else " to resume")
-        raise Interrupted(f"{str(error).split(';')[0]}; {end}") from None
+        end = "run the same command again" + ("" if work.empty else " to resume") + "; what is finished is kept"
+        raise Interrupted(f"{subject.source}: {str(error).split(';')[0]}; {end}") from None
 
 
 def _check_unchanged(settings: Measure, subject: Subject, work: Work, identity: dict[str, Any]) -> None:

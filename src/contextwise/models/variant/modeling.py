@@ -77,7 +77,12 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         own = getattr(module, config.name, None)
         if not callable(own):
             named = {k: each for k, each in vars(module).items() if inspect.isclass(each) or inspect.isfunction(each)}
-            hint = did_you_mean(config.name, [k for k, each in named.items() if each.__module__ == module.__name__])
+            own_names = [k for k, each in named.items() if each.__module__ == module.__name__]
+            if not own_names:
+                raise ConfigError(
+                    f"the file {config.file} defines no class and no function; define {config.name!r} there"
+                )
+            hint = did_you_mean(config.name, own_names)
             raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}; {hint}")
         self.part: nn.Module | None = None
         try:

@@ -303,7 +303,7 @@ class TestRefusals:
     def test_a_stopped_evaluation_leaves_the_one_before(self, corpus, model, tmp_path, monkeypatch):
         evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
         monkeypatch.setattr(type(interruption), "requested", True)
-        with pytest.raises(Interrupted, match="scoring was stopped; run the same command again"):
+        with pytest.raises(Interrupted, match=": scoring was stopped; run the same command again; what is fin"):
             evaluate_model(model, corpus, out=tmp_path / "e", overwrite=True)
         assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
 

@@ -74,8 +74,9 @@ class CurveResult(Result):
 class Curve(Measure):
     """Measure the loss at each number of visible tokens: how much of its context a model uses.
 
-    Prints the loss by visible tokens, the lowest bin, the best-context loss (the mean over the last tenth of the training
-    context) and the effective context, with 95% intervals over documents. A stopped measurement resumes.
+    Prints the loss by visible tokens, the lowest bin and the effective context, with 95% intervals over documents; in the
+    running mode also the best-context loss (the mean over the last tenth of the training context) and the average loss. A
+    stopped measurement resumes.
     """
 
     name = "curve"
@@ -206,7 +207,8 @@ class Curve(Measure):
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
             head += " (bands)" if settings["mode"] == "bands" else ""
         if summary["trained_context"]:
-            head += f"; {'trained with' if summary['run'] else 'positions for'} {summary['trained_context']:,}"
+            known = "it was trained with" if summary["run"] else "the model has positions for"
+            head += f"; {known} {summary['trained_context']:,} tokens"
         if settings["rope"] != "none":
             head += f"; positions extended by {settings['rope']}, factor {written(summary['rope_factor'], 'g')}"
         if summary["documents"] == 1:
