@@ -111,6 +111,7 @@ def test_a_folder_that_is_moved_during_a_training(workplace: Path, tmp_path: Pat
     process.join(120)
     text = log.read_text()
     assert process.exitcode == (130 if moved == "the corpus" else 2), text
-    errors = [line for line in text.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "Traceback" not in text, text
-    assert re.search(message, errors[0])
+    word = "stopped by " if moved == "the corpus" else "error: "
+    ends = [line for line in text.splitlines() if line.startswith(word)]
+    assert len(ends) == 1 and "Traceback" not in text, text
+    assert re.search(message, ends[0])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import sha256_file
+from contextwise.base.progress import say_once
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
 from contextwise.data.corpus import writing as writing_module
@@ -201,6 +202,7 @@ def test_the_default_share_holds_out_enough_for_a_verdict(
     same = prepare_corpus(stories, "train:300", tmp_path / "b", validation=shares["validation"])
     assert same.fingerprint == corpus.fingerprint
     assert "verdict" not in capsys.readouterr().err
+    say_once.cache_clear()  # of other tests of this process
     prepare_corpus(stories, "bytes", tmp_path / "c", limit=20)
     warning = " ".join(capsys.readouterr().err.split())
     assert "the split 'validation' of texts.jsonl holds 4 documents; a comparison on it gives no verdict" in warning

@@ -94,7 +94,7 @@ def test_types_are_columns_then_the_previous_sentence():
             "'document_hash' is computed from the document's own text, .*; take it out",
         ),
         ({"column": ["a"]}, "column is an unknown key; did you mean 'columns'"),
-        ({"columns": "title"}, "valid list"),
+        ({"columns": "title"}, "must be a list"),
     ],
 )
 def test_invalid_settings_are_reported_in_one_sentence(values, problem):
