@@ -111,7 +111,8 @@ def let_threads_sleep() -> None:
     """Let torch's threads sleep while they wait for each other, if other processes use this machine now and in the last minute.
 
     Spinning, their default, is faster on a quiet machine alone: beside one other process on two cores it makes the steps of
-    small models four to eight times as long. Set before torch is imported; it changes no result, and nothing that is set.
+    small models several times as long (``benchmarks/beside.py``). Set before torch is imported; it changes no result, and
+    nothing that the user has set.
     """
     if any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")):
         return
