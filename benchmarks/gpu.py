@@ -1,4 +1,4 @@
-"""What one GPU answers in eight minutes, in three parts that ``benchmarks/gpu.sh`` runs one after the other.
+"""Measure one GPU in eight minutes, in three parts that ``benchmarks/gpu.sh`` runs one after the other.
 
 ``right``: the tests with the mark ``cuda``. ``fast``: tokens a second and model FLOPs utilization (MFU) of training loops as
 their users run them (:mod:`benchmarks.training_loops`), in alternation; how often the host waits for the GPU in a step, and

@@ -1,4 +1,4 @@
-"""Where a training loop loses time on a GPU: the host's waits for it, and the gaps between its kernels."""
+"""Time that a training loop loses on a GPU: the host's waits for it, and the gaps between its kernels."""
 
 import contextlib
 import traceback

@@ -1,4 +1,4 @@
-"""How many seeds, documents and tokens a decision needs, from seeds of the baseline alone.
+"""Seeds, documents and tokens that a decision needs, estimated from seeds of the baseline alone.
 
 Two arms that train alike differ by the difference of two seeds. So the spread of the baseline's own runs says what a
 comparison could see. Its variance has two parts. With v_sn the summed nats of document n in the run of seed s, and t_n tokens:

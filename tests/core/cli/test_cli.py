@@ -81,6 +81,16 @@ def test_threads_sleep_beside_other_work(loads, given, policy, tmp_path, monkeyp
     assert "OMP_WAIT_POLICY" not in os.environ
 
 
+def test_a_command_beside_other_work_lets_threads_sleep(contextwise, tmp_path, monkeypatch) -> None:
+    (tmp_path / "loadavg").write_text("99.0 9.0 9.0 999/9999 777\n")
+    monkeypatch.setattr(cli, "LOADS", tmp_path / "loadavg")
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.setenv(name, "")  # so that it is as before after the test
+        monkeypatch.delenv(name)
+    assert contextwise("--version")[0] == 0
+    assert os.environ.get("OMP_WAIT_POLICY") == "passive"
+
+
 def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("generat", "there is no verb 'generat'; did you mean 'contextwise generate'?")
     contextwise.refused("ruler", "did you mean 'contextwise measure ruler'?")
