@@ -344,7 +344,7 @@ def test_the_functions_have_the_options_of_what_they_call():
         fields = {name: field.default for name, field in settings.model_fields.items()}
         assert keywords(function) == fields | own
     assert keywords(contextwise.prepare) == keywords(prepare_corpus) | {"verbose": False}
-    assert keywords(contextwise.compare) == {"split": None} | (
+    assert keywords(contextwise.compare) == {"split": None, "limit": None} | (
         keywords(compare, "results", "names") | {"curves": False, "verbose": False}
     )
     fields = {name: None for name in TrialSettings.model_fields if name not in ("arms", "corpus", "output")}

@@ -216,6 +216,7 @@ def compare(
     corpus: "Documents | None" = None,
     *,
     split: str | None = None,
+    limit: int | None = None,
     reference: str | None = None,
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
@@ -230,6 +231,7 @@ def compare(
         models: two or more runs, evaluations, or models that were evaluated; with a corpus those that lack it are evaluated
             first, loaded models too. A dictionary gives each its name. Or context curves: results, or their folders.
         split: as for :func:`measure`.
+        limit: evaluate on the first so many documents of the corpus only.
         curves: compare the context curves of runs, not their losses.
         reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
     """
@@ -262,12 +264,14 @@ def compare(
     with output(verbose):
         paths = [each for each in subjects if isinstance(each, str)]
         if curves or are_curves(paths):
-            others = {"corpus": corpus, "split": split, "label": label, "reference": reference}
+            others = {"corpus": corpus, "split": split, "limit": limit, "label": label, "reference": reference}
             given = {name: value is not None for name, value in others.items()}
             return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
         if corpus is not None and not isinstance(corpus, str | Path):
             corpus = _documents(corpus, split)
-        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT, unit)
+        if corpus is None and limit is not None:
+            raise ConfigError("limit says how much of the corpus is read; give that too")
+        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT, unit, limit=limit)
         sources = [
             each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
             for i, each in enumerate(subjects)

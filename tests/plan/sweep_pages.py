@@ -30,7 +30,7 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     value = {"value": low, "low": low, "high": low}
     lowest = value | {"visible_from": 16, "visible_to": 128}
     effective = value | {"measured_from": 1, "measured_to": 128, "worth": 0.01}
-    measures = {"lowest_bin": lowest, "last_tenth": None, "effective_context": effective, "average_loss": None}
+    measures = {"lowest_bin": lowest, "best_context_loss": None, "effective_context": effective, "average_loss": None}
     settings = Curve(context=128, mode="running").model_dump(mode="json")
     summary = result_header("curve", settings, corpus=about, bins=bins, measures=measures)
     summary |= {"trained_context": 128, "rope_factor": None, "documents": 9, "targets": 36}

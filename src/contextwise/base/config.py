@@ -135,7 +135,9 @@ def checked(function: Function) -> Function:
         for name, value in given.arguments.items():
             kinds = [_kind(each) for each in types.get(name, ())]
             if name in types and not any(_is(value, kind) for kind, _ in kinds):
-                raise ConfigError(Problem(f"but must be {' or '.join(each for _, each in kinds)}", name, value))
+                known = [str(each) for values, _ in kinds if isinstance(values, list) for each in values]
+                meant = did_you_mean(str(value), known, " ").strip()
+                raise ConfigError(Problem(f"but must be {' or '.join(each for _, each in kinds)}", name, value, meant))
             given.arguments[name] = type(value)(map(at_home, value)) if type(value) in (list, tuple) else at_home(value)
         return function(*given.args, **given.kwargs)
 
@@ -147,7 +149,7 @@ def _kind(annotation: Any) -> tuple[Any, str]:
     origin = get_origin(annotation)
     if origin is Literal:
         values = list(get_args(annotation))
-        return values, " or ".join(map(repr, values))
+        return values, f"{'one of ' * (len(values) > 1)}{', '.join(map(str, values))}"
     return _KINDS.get(annotation) or (origin or annotation, "a list" if origin else f"a {annotation.__name__}")
 
 

@@ -182,6 +182,7 @@ def compare(
         Path | None, Option(help="A corpus, or texts: evaluate on it the runs that lack it, then compare.")
     ] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
+    limit: Annotated[int | None, Option(min=1, help="Evaluate on the first N documents of --corpus only.")] = None,
     label: Label = None,
     reference: Annotated[
         str | None, Option(help="Name of the model to compare the others to.", show_default="the first")
@@ -219,7 +220,7 @@ def compare(
 
     if curves or are_curves(runs):
         options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
-        options |= {"--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}
+        options |= {"--limit": limit is not None, "--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}
         _show_curves(runs, options, out, html, as_json)
         return
     from contextwise.comparison.compared_runs import evaluate_all
@@ -228,7 +229,9 @@ def compare(
 
     if corpus is not None and label is not None:
         raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    results = None if corpus is None else evaluate_all(runs, corpus, split, unit)
+    if corpus is None and limit is not None:
+        raise ConfigError("--limit says how much of --corpus is read; give that too")
+    results = None if corpus is None else evaluate_all(runs, corpus, split, unit, limit=limit)
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
     )

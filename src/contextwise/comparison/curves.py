@@ -40,8 +40,8 @@ class ComparedCurve:
         context: longest that was measured.
         average: mean over all visible tokens, in the running mode; None in the others, whose contexts were chosen.
         lowest: loss of the lowest bin, which holds ``lowest_from`` to ``lowest_to`` visible tokens.
-        last_tenth: mean over the last tenth of the training context, in the running mode; None in the others.
-        average_difference, lowest_difference, last_tenth_difference: to the first curve; None for itself.
+        best_context_loss: mean over the last tenth of the training context, in the running mode; None in the others.
+        average_difference, lowest_difference, best_context_difference: to the first curve; None for itself.
         bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
             itself.
         below: bins in which it is lower than the first curve, and bins that both have; None for itself.
@@ -54,10 +54,10 @@ class ComparedCurve:
     lowest: Estimate
     lowest_from: int
     lowest_to: int
-    last_tenth: Estimate | None
+    best_context_loss: Estimate | None
     average_difference: Estimate | None
     lowest_difference: Estimate | None
-    last_tenth_difference: Estimate | None
+    best_context_difference: Estimate | None
     below: tuple[int, int] | None
     single_run: bool
 
@@ -78,13 +78,13 @@ class ComparedCurve:
         drawn = resampled_ratios(*self._sums[:, :, 1:]).min(axis=1)
         self.lowest, self._drawn = lowest_estimate(lowest, drawn, len(documents)), drawn
         self.lowest_from, self.lowest_to = limits[self._lowest_column - 1]
-        self.last_tenth = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
-        self.average_difference = self.lowest_difference = self.last_tenth_difference = self.below = None
+        self.best_context_loss = None if self._tail is None else ratios(self._tail[0], {"loss": self._tail[1]})["loss"]
+        self.average_difference = self.lowest_difference = self.best_context_difference = self.below = None
         self.bin_differences: dict[tuple[int, int], Estimate] | None = None
         if first is not None:
             self.average_difference = None if self._tail is None else self._minus(first, 0, 0)
             self.lowest_difference = self.lowest_minus(first)
-            self.last_tenth_difference = self.tail_minus(first)
+            self.best_context_difference = self.tail_minus(first)
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
             self.below = sum(each.value < 0 for each in self.bin_differences.values()), len(shared)
@@ -223,9 +223,9 @@ def ranking(curves: list[ComparedCurve]) -> str:
 
     Where they are of runs, the sentence says that it is about these runs alone.
     """
-    ordered = sorted(curves, key=lambda curve: (curve.last_tenth or curve.lowest).value)
+    ordered = sorted(curves, key=lambda curve: (curve.best_context_loss or curve.lowest).value)
     where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
-    what = "best-context loss" if curves[0].last_tenth else "loss in its lowest bin"
+    what = "best-context loss" if curves[0].best_context_loss else "loss in its lowest bin"
     first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{Path(ordered[0].name).name} has the lowest {what}"
     words = []
     for before, curve in itertools.pairwise(ordered):
@@ -243,10 +243,10 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     rows: list[Row] = []
     for curve in curves:
         where = f"to {curve.context:,} tokens, lowest at {visible(curve.lowest_from, curve.lowest_to)}"
-        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.last_tenth, curve.lowest]))
+        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.best_context_loss, curve.lowest]))
         if curve.lowest_difference is not None:
             below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
-            differences = curve.average_difference, curve.last_tenth_difference, curve.lowest_difference
+            differences = curve.average_difference, curve.best_context_difference, curve.lowest_difference
             rows.append(Row([("minus the first", below), *differences], kind="difference"))
     names = ["average\nloss", "best-context\nloss", "lowest\nbin"]
     known = [i for i in range(len(names)) if any(row.cells[i + 1] is not None for row in rows)]

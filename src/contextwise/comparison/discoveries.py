@@ -39,7 +39,7 @@ class Compared(TypedDict):
 
 
 def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
-    """The comparisons of all trials in a folder, those with the most evidence first.
+    """The comparisons of all trials in a folder, those with the most evidence first; one with the same numbers counts once.
 
     Args:
         rate: the false discovery rate: the expected share of changes without a gain among those that are kept.
@@ -53,10 +53,13 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
     files = sorted(folder.glob(f"*/{RESULT}"))
     if not files:
         raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")
-    rows = []
+    rows, seen = [], []
     for file in files:
         result = read_json(file, "the result of a trial or decision", Compared, "make it again")
-        rows += [_row(file.parent.name, comparison) for comparison in result["comparisons"]]
+        for comparison in result["comparisons"]:
+            if comparison["looks"] not in seen:
+                seen.append(comparison["looks"])
+                rows.append(_row(file.parent.name, comparison))
     kept = discoveries([row.evidence for row in rows], rate)
     changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(changes, key=lambda row: -row.evidence)

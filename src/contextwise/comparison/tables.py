@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
-from contextwise.comparison.comparison import Comparison, Group
+from contextwise.comparison.comparison import UNITS, Comparison, Group
 
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "
@@ -34,13 +34,16 @@ def comparison_tables(comparison: Comparison) -> RenderableType:
 
 
 def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table:
-    """A row for each model: parameters, losses, costs of training; ``series``: its color on a page."""
+    """A row for each model: parameters, losses, costs of training; ``series``: its color on a page.
+
+    In bits per byte alone if that is the unit: losses per token of other tokenizers are no losses of the same thing.
+    """
+    by_byte = comparison.unit == UNITS["byte"]
     rows = [
         Row(
             [
                 (group.name, count(group.parameters) + number_of_seeds(group.seeds)),
-                group.loss,
-                group.perplexity,
+                *([] if by_byte else [group.loss, group.perplexity]),
                 group.bits_per_byte,
                 (written(group.training_tokens, "count"), written(group.training_seconds, "duration")),
                 group.tokens_per_second,
@@ -54,9 +57,9 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
         f"{comparison.documents:,} documents, {comparison.tokens:,} tokens; 95% intervals",
         [
             Column("model,\nparameters", width=16),
-            Column("loss\n(nats/token)", "estimate", ".4f", interval="below"),
-            Column("perplex-\nity", "estimate", interval="none"),
-            Column("bits/\nbyte", "estimate", ".4f", interval="none"),
+            *([] if by_byte else [Column("loss\n(nats/token)", "estimate", ".4f", interval="below")]),
+            *([] if by_byte else [Column("perplex-\nity", "estimate", interval="none")]),
+            Column("bits/\nbyte", "estimate", ".4f", interval="below" if by_byte else "none"),
             Column("trained\non, in"),
             Column("train\ntok/s", "count"),
         ],

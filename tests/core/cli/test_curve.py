@@ -63,7 +63,7 @@ def test_the_tables_agree_with_the_summary(contextwise, workplace):
 def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     loss = {"value": 2.5, "low": None, "high": None, "visible_from": 9, "visible_to": 9}
     reach = {"low": None, "high": None, "measured_from": 1.0, "measured_to": 496.4, "worth": 0.01}
-    measures = {"lowest_bin": loss, "last_tenth": None, "average_loss": None}
+    measures = {"lowest_bin": loss, "best_context_loss": None, "average_loss": None}
     rows = [
         measures_table({"measures": measures | {"effective_context": reach | {"value": value}}}).rows[1]
         for value in (None, 41.2)

@@ -11,6 +11,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.compared_runs import SeededRun, evaluate_all
 from contextwise.comparison.comparison import compare
+from contextwise.comparison.tables import model_table
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import learn_bpe
 from contextwise.evaluation.measures.loss import Evaluation
@@ -125,8 +126,9 @@ def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, model_of,
     monkeypatch.chdir(tmp_path)
     texts = write_rows(tmp_path / "texts.jsonl", [{"text": f"Text {i} of a few words. " * 8} for i in range(8)])
     runs = [make_run("one"), make_run("two", seed=1)]
+    few = contextwise.compare(runs, texts, limit=5)
     compared = contextwise.compare(runs, texts)
-    assert compared.documents == 8 and [each.name for each in compared.groups] == ["one", "two"]
+    assert few.documents == 5 and compared.documents == 8 and [each.name for each in compared.groups] == ["one", "two"]
     assert compared.differences[0].difference.has_interval and len(list((tmp_path / "corpora").iterdir())) == 1
     learned = learn_bpe(["Text of a few words. " * 9], 270).tokenizer
     for part in (learned, model_of("gpt2", seed=1, vocab_size=len(learned))):
@@ -136,6 +138,8 @@ def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, model_of,
         with pytest.raises(DataError, match="have different tokenizers"):
             contextwise.compare(runs, texts)
     by_byte = contextwise.compare(runs, texts, unit="byte")
+    columns = [column.title for column in model_table(by_byte).heads]  # losses per token of two tokenizers say nothing
+    assert "bits/\nbyte" in columns and "loss\n(nats/token)" not in columns
     read = [contextwise.evaluate(run, texts).documents for run in runs]
     assert len(list((tmp_path / "corpora").iterdir())) == 2 and read[0]["tokens"] != read[1]["tokens"]
     one, two = (each["nats"].to_numpy().sum() / each["bytes"].to_numpy().sum() for each in read)

@@ -382,7 +382,7 @@ class TestRefusals:
         ("options", "message"),
         [
             ({"reference": "gpt3"}, "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin"),
-            ({"unit": "word"}, "unit is 'word', but must be 'token' or 'byte'"),
+            ({"unit": "word"}, "unit is 'word', but must be one of token, byte"),
         ],
     )
     def test_unknown_names(self, runs, options, message):

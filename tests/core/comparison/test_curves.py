@@ -81,9 +81,9 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     for given in ({"label": "here"}, {"corpus": tmp_path}, {"unit": "byte"}):
         with pytest.raises(ConfigError, match=f"{next(iter(given))} chooses among losses of documents"):
             contextwise.compare(compared.measured, **given)
-    assert b.last_tenth_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
-    assert b.last_tenth_difference.low == pytest.approx(b.last_tenth_difference.value)
-    assert c.last_tenth_difference.low < 0 < c.last_tenth_difference.high
+    assert b.best_context_difference.value == pytest.approx(0.2 + 1.2 / 512 - 1 / 8)
+    assert b.best_context_difference.low == pytest.approx(b.best_context_difference.value)
+    assert c.best_context_difference.low < 0 < c.best_context_difference.high
     words = ranking(compared.curves)
     assert words.startswith("short has the lowest best-context loss: long − short = +0.0773 [")
     assert "nats per token, higher; third − long = +0.0227 [" in words
@@ -138,7 +138,7 @@ def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
         sums.add(losses)
     passes = sums.finish()
     _, measures = curve_measures(passes, 0.01)
-    best, last = measures["lowest_bin"], measures["last_tenth"]
+    best, last = measures["lowest_bin"], measures["best_context_loss"]
     assert best["method"] == "bootstrap" and best["low"] <= best["value"] <= best["high"]
     assert best["high"] < last["high"]  # the other bin is lower where this one is high
 

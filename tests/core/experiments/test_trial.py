@@ -855,6 +855,14 @@ def test_the_list_of_discoveries_keeps_no_change_without_a_gain(finished, contex
     assert "0 of 2 changes are kept" in contextwise.words(f"trial --discoveries {finished.parent}")
 
 
+def test_a_change_that_is_decided_twice_counts_once(finished, tmp_path):
+    for name in ("one", "again"):
+        (tmp_path / name).mkdir()
+        shutil.copy(finished / "result.json", tmp_path / name)
+    rows = tried_changes(tmp_path)
+    assert len(rows) == 2 and {row.trial for row in rows} == {"again"}
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -316,7 +316,7 @@ class Trial:
         with interruption.listening(), contextlib.ExitStack() as stack:
             self._started = time.monotonic()
             plan = self.plan()  # before anything is written
-            interruption.check("stopped before the first run")
+            interruption.check("stopped before the first run; run the same command again")
             before = time.monotonic()
             stack.enter_context(exclusive(self.path, "the trial in", wait=True))
             self._started += time.monotonic() - before  # another process's time is in its seconds

@@ -54,7 +54,7 @@ class CurveResult(Result):
 
     @property
     def measures(self) -> dict[str, Any]:
-        """``lowest_bin``, ``last_tenth`` (the best-context loss), ``effective_context`` and ``average_loss``."""
+        """``lowest_bin``, ``best_context_loss``, ``effective_context`` and ``average_loss``."""
         return self.summary["measures"]
 
     @cached_property
@@ -258,7 +258,7 @@ def minus_longest(row: dict[str, Any]) -> Estimate | None:
 def measures_table(summary: dict[str, Any], title: str = "") -> Table:
     """Lowest bin, best-context loss, effective context and average, with the bins that each is read from."""
     measures = summary["measures"]
-    best, tenth, average = (measures[name] for name in ("lowest_bin", "last_tenth", "average_loss"))
+    best, tenth, average = (measures[name] for name in ("lowest_bin", "best_context_loss", "average_loss"))
     effective = measures["effective_context"]
 
     def loss(values: dict[str, Any]) -> tuple[str, str]:

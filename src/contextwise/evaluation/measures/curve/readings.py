@@ -67,7 +67,7 @@ class MeasuresJson(TypedDict):
     """What is read off a curve."""
 
     lowest_bin: ReadingJson
-    last_tenth: ReadingJson | None
+    best_context_loss: ReadingJson | None
     effective_context: EffectiveJson
     average_loss: AverageJson | None
 
@@ -119,13 +119,13 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
             **limits[best],
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
         },
-        "last_tenth": None,
+        "best_context_loss": None,
         "effective_context": _effective(sums, losses[:count], curves, worth, freedom),
         "average_loss": estimates[count].to_dict() if tail else None,
     }
     if tail:
         of_tail = {"visible_from": tail.low, "visible_to": tail.high}
-        measures["last_tenth"] = {**estimates[count + 1].to_dict(), **of_tail}
+        measures["best_context_loss"] = {**estimates[count + 1].to_dict(), **of_tail}
     return rows, measures
 
 

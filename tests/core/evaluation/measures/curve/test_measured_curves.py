@@ -84,7 +84,7 @@ def test_beyond_the_training_context(held_out, tmp_path, rope):
     result = measure("run", settings, held_out, out=tmp_path / "c")
     assert result.bins[-1]["visible_to"] == 4 * TRAINED
     assert result.summary["rope_factor"] == (None if rope == "none" else 4)
-    tenth = result.measures["last_tenth"]
+    tenth = result.measures["best_context_loss"]
     assert (tenth["visible_from"], tenth["visible_to"]) == (30, TRAINED)
 
 
@@ -115,7 +115,7 @@ def test_a_stopped_measurement_resumes_and_ends_the_same(held_out, tmp_path, cap
 def test_bands_are_the_default_and_hold_the_targets_that_are_alone(held_out, tmp_path):
     """Up to 8 visible tokens both modes are one measurement; a longer context sees a band that ends there."""
     bands = measure("run", Curve(context=128, samples=300), held_out)
-    assert bands.summary["settings"]["mode"] == "bands" and bands.measures["last_tenth"] is None
+    assert bands.summary["settings"]["mode"] == "bands" and bands.measures["best_context_loss"] is None
     ends = [(row["visible_from"], row["visible_to"]) for row in bands.bins]
     assert ends == [(1, 1), (2, 2), (4, 4), (8, 8), (15, 16), (29, 32), (61, 64), (125, 128)]
     assert {row["targets"] for row in bands.bins} == {300}

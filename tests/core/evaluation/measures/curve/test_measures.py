@@ -75,7 +75,7 @@ def test_a_known_law_is_recovered(corpus_of, tmp_path):
     # A doubling from l is worth 3 l^-0.7 (1 - 2^-0.7) nats.
     expected = (3 * (1 - 2**-0.7) / worth) ** (1 / 0.7)
     assert measures["effective_context"]["value"] == pytest.approx(expected, rel=0.05)
-    assert measures["last_tenth"]["value"] == pytest.approx(law[-204:].mean(), abs=1e-5)
+    assert measures["best_context_loss"]["value"] == pytest.approx(law[-204:].mean(), abs=1e-5)
     assert measures["average_loss"]["value"] == pytest.approx(law.mean(), abs=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_a_best_context_within_the_window_is_found(corpus_of, tmp_path):
     assert best["visible_from"] <= 512 <= best["visible_to"] + 1
     known = dict.fromkeys(("value", "low", "high"), best["visible_to"])
     assert best["context"] == {**known, "method": "bootstrap", "documents": 6}
-    assert (measures["last_tenth"]["visible_from"], measures["last_tenth"]["visible_to"]) == (462, 512)
+    assert (measures["best_context_loss"]["visible_from"], measures["best_context_loss"]["visible_to"]) == (462, 512)
     assert 256 <= measures["effective_context"]["value"] <= 512
 
 
@@ -98,7 +98,7 @@ def test_truncated_mode_recovers_the_same_law(corpus_of, tmp_path):
     bins, measures = curve_measures(sums, 0.02)
     assert [row["loss"] for row in bins] == pytest.approx(list(power_law(np.array(contexts, float))), abs=1e-5)
     assert measures["effective_context"]["value"] == pytest.approx((3 * (1 - 2**-0.7) / 0.02) ** (1 / 0.7), rel=0.05)
-    assert measures["last_tenth"] is None and measures["average_loss"] is None
+    assert measures["best_context_loss"] is None and measures["average_loss"] is None
 
 
 def test_a_curve_that_goes_on_falling_has_an_effective_context_beyond_it(corpus_of, tmp_path):
@@ -112,7 +112,7 @@ def test_one_document_allows_no_interval(corpus_of, tmp_path):
     sums, bins, measures = measured(LawModel(power_law), ones(corpus_of, [300]), tmp_path, 256, worth=0.1)
     assert np.isnan(sums.error).all()
     assert all(row["low"] is None and row["high"] is None for row in bins)
-    for name in ("lowest_bin", "last_tenth", "effective_context", "average_loss"):
+    for name in ("lowest_bin", "best_context_loss", "effective_context", "average_loss"):
         assert measures[name]["value"] is not None and measures[name]["low"] is None
 
 
