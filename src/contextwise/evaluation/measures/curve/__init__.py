@@ -36,8 +36,11 @@ class CurveResult(Result):
     def answer(self) -> str:
         """What the context is worth to the model, and how much of it counts."""
         first, lowest = self.bins[0], self.measures["lowest_bin"]
-        effective, interval = _effective_cells(self.measures["effective_context"])
+        measured = self.measures["effective_context"]
+        effective, interval = _effective_cells(measured)
         known = f" {interval}" * (interval != NOT_KNOWN)
+        if effective.startswith(">"):
+            known += f": twice that still gains {measured['worth']:g} nats or more"
         name, plural = Path(self.summary["model"]).name, "s" * (first["visible_to"] > 1)
         falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
         falls += "the lowest" if _limits(lowest) == _limits(first) else f"{lowest['value']:.2f} with {_limits(lowest)}"
