@@ -220,7 +220,12 @@ def compare(
 
     if curves or are_curves(runs):
         options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
-        options |= {"--limit": limit is not None, "--reference": reference is not None, "--all-pairs": all_pairs, "--unit": unit != "token"}
+        options |= {
+            "--limit": limit is not None,
+            "--reference": reference is not None,
+            "--all-pairs": all_pairs,
+            "--unit": unit != "token",
+        }
         _show_curves(runs, options, out, html, as_json)
         return
     from contextwise.comparison.compared_runs import evaluate_all

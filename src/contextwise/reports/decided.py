@@ -3,7 +3,7 @@
 import itertools
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Row, Table
@@ -23,6 +23,7 @@ ANYTIME = (
     "them and continue later."
 )
 NO_INTERVAL = "There is no interval yet; the first one comes after four seeds or five."
+CROSSES: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
@@ -47,13 +48,41 @@ def comparison_table(result: "Decided") -> Table:
     return Table(title, columns, rows, [f"Note: {ANYTIME if known else NO_INTERVAL}"])
 
 
+def overview_plots(result: "Decided") -> list[Plot]:
+    """The difference of each of several arms: its seeds, and the newest interval; nothing for one comparison."""
+    if len(result.comparisons) < 2:
+        return []
+    names = [page.plain(f"{each.arm}{at_budget(each, result)}") for each in result.comparisons]
+    seeds = [_by_seed(each) for each in result.comparisons]
+    of = [name for name, own in zip(names, seeds, strict=True) for _ in own]
+    hover = "%{y}: %{x:+.4f}"
+    traces = [page.scatter([*itertools.chain(*seeds)], of, None, hover, name="each seed", **CROSSES)]
+    newest = [each.last.of(each.documents) for each in result.comparisons]
+    known = {name: estimate for name, estimate in zip(names, newest, strict=True) if estimate.has_interval}
+    if known:
+        estimates = [*known.values()]
+        style = {"name": READINGS[result.documents], "mode": "markers", "error_x": page.error_bars(estimates)}
+        traces.append(page.scatter([each.value for each in estimates], [*known], 0, hover, **style))
+    margins = {each.margin for each in result.comparisons}
+    lines = [page.level(value, "dash" if value else "solid", "x") for m in margins for value in (0.0, m, -m)]
+    xaxis = {"title": page.plain(f"minus {result.reference} ({newest[0].unit})")}
+    yaxis = {"categoryorder": "array", "categoryarray": names[::-1], "title": ""}
+    layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines, height=110 + 34 * len(names))
+    caption = f"Left of zero the loss is lower than that of {result.reference}; the dashed lines are the margin."
+    return [Plot("overview", layout, f"Differences to {result.reference}", caption + f" {ANYTIME}" * bool(known))]
+
+
+def _by_seed(comparison: Comparison) -> list[float]:
+    """The difference of each seed."""
+    sums = [look.seeds * look.fixed.value for look in comparison.looks]
+    return [after - before for before, after in itertools.pairwise([0.0, *sums])]
+
+
 def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
-    sums = [look.seeds * look.fixed.value for look in comparison.looks]
-    own = [after - before for before, after in itertools.pairwise([0.0, *sums])]
+    own = _by_seed(comparison)
     seeds = [*range(1, len(own) + 1)]
-    dots = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
-    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **dots)]
+    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **CROSSES)]
     shown: list[Estimate] = []
     for series, (reading, words) in enumerate(READINGS.items()):
         known = [look for look in comparison.looks if look.of(reading).has_interval]
@@ -76,7 +105,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     caption = (
         f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
-    caption += f" {ANYTIME}"
+    caption += f" {ANYTIME}" * (len(result.comparisons) == 1)
     if not shown:
         caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
@@ -100,7 +129,7 @@ def decision_page(decision: Decision, command: str) -> Page:
     """The page of a decision; ``command`` is the command line that makes it again."""
     paths = [path_plot(each, number, decision) for number, each in enumerate(decision.comparisons)]
     sections = [
-        Section("Comparisons", [comparison_table(decision), *decision.notes]),
+        Section("Comparisons", [*overview_plots(decision), comparison_table(decision), *decision.notes]),
         Section("Seed by seed", [*paths, page.details("The numbers", losses_table(decision))]),
         Section("Made with", [page.commands([command])]),
     ]

@@ -275,10 +275,11 @@ def _binary(value: int) -> str:
     return str(value)
 
 
-def level(y: float, dash: str = "dash") -> dict[str, Any]:
-    """A horizontal line across a figure, for the ``shapes`` of its layout."""
-    across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y}
-    return across | {"line": {"color": "rgba(128, 128, 128, 0.7)", "width": 1, "dash": dash}}
+def level(value: float, dash: str = "dash", axis: str = "y") -> dict[str, Any]:
+    """A line across a figure at a value of an axis, for the ``shapes`` of its layout."""
+    along = "x" if axis == "y" else "y"
+    across = {f"{along}ref": f"{along} domain", f"{along}0": 0, f"{along}1": 1, f"{axis}0": value, f"{axis}1": value}
+    return {"type": "line", **across, "line": {"color": "rgba(128, 128, 128, 0.7)", "width": 1, "dash": dash}}
 
 
 def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:

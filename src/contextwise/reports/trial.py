@@ -21,7 +21,7 @@ from contextwise.experiments.trial.result import TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN, setting_in_words
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
-from contextwise.reports.decided import at_budget, comparison_table, path_plot
+from contextwise.reports.decided import at_budget, comparison_table, overview_plots, path_plot
 from contextwise.reports.page import Page, Part, Plot, Section
 
 PAGE = "report.html"
@@ -210,10 +210,11 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
     sections = [
-        Section("Seed by seed", paths),
+        Section("Seed by seed", paths if len(paths) == 1 else []),
         Section(
             "Comparisons",
             [
+                *overview_plots(result),
                 replace(compared, notes=[*compared.notes, *result.notes]),
                 _arms(recipe),
                 "The guide to trials (docs/trial.md in the source of Contextwise) explains each figure.",
@@ -221,6 +222,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
             ],
         ),
         Section("Along the budgets", _along(result)),
+        Section("Seed by seed", paths if len(paths) > 1 else []),
         Section("Cost", [lengths, cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
         Section(

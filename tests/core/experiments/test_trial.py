@@ -36,6 +36,7 @@ from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
+from contextwise.reports.decided import overview_plots
 from contextwise.reports.trial import _path_table, plan_tables, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
@@ -600,7 +601,14 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert "&lt;b&gt;" in html and "<b>" not in html
     assert "as many parameters as contextlm has with its predictor (model.extra_layers=2)" in html
     assert html.count("model.extra_layers=2</div>") == 1 and "the shared recipe as it is" in html
-    assert html.count('class="plot"') == 2 and "<button" not in html
+    assert html.count('class="plot"') == 3 and "<button" not in html
+    overview, *_ = overview_plots(result)
+    assert html.index('id="overview"') < html.index('id="path-0"')
+    seeds, whole = overview.figure["data"]
+    newest = [each.last.fixed for each in result.comparisons]
+    assert seeds["y"] == [each.arm for each in result.comparisons for _ in each.looks]
+    assert whole["x"] == [each.value for each in newest]
+    assert whole["error_x"]["array"] == pytest.approx([each.high - each.value for each in newest])
     show(trial_tables(result))
     printed = capsys.readouterr().out
     assert printed.index("slower is worse than gpt2") < printed.index("decision")
