@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError, DataError, TrainingError
+from contextwise.base.errors import ConfigError, DataError, Problem, TrainingError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import expanded
 from contextwise.base.intervals import mean_estimate
@@ -259,12 +259,16 @@ def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) ->
     recipes = [recipe_at(settings, width) for width in settings.widths]
     if settings.to is not None:
         recipe_at(settings, settings.to, "to")
+    if recipes[0].training.evaluation_tokens == 0:
+        raise ConfigError(Problem("but rates are compared by the validation loss", "training.evaluation_tokens", 0))
     if not TrainingInputs.open(recipes[0]).validation:
         raise DataError(
             f"{getattr(recipes[0].data, 'corpus', 'the corpus')} has no validation split, on whose loss rates are compared; "
             "prepare it again with --validation"
         )
-    return settings
+    # Written into the recipe, they hold at each width; without them each width would have the default rate of its own size.
+    own_rates = {f"training.{name}": rate for name, rate in learning_rates(settings.own_recipe).items()}
+    return settings.model_copy(update={"recipe": with_overrides(recipe, own_rates)})
 
 
 def recipe_at(settings: TransferSettings, width: int, name: str = "widths") -> Recipe:

@@ -224,6 +224,18 @@ def test_what_cannot_be_searched_is_refused(corpus_folder, tmp_path, settings, s
         load_transfer(values(corpus_folder, tmp_path, **settings))
 
 
+def test_a_factor_multiplies_the_recipes_own_rate_at_every_width(corpus_folder, tmp_path):
+    recipe = {"model": {"family": "gpt2", "size": "pico"}, "data": {"corpus": str(corpus_folder), "context": 16}}
+    training = {"tokens": 4096, "tokens_per_step": 64}
+    given = values(corpus_folder, tmp_path, widths=[32, 128]) | {"recipe": {"name": "own", "training": training, **recipe}}
+    settings = load_transfer(given)
+    own, rates = settings.own_recipe.learning_rate, {}
+    for run in transfer.search_runs(settings).runs:
+        rates.setdefault(float(run.arm.split("x")[1]), set()).add(run.recipe().learning_rate)
+    assert rates == {factor: {pytest.approx(own * factor)} for factor in FACTORS}
+    assert {transfer.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
+
+
 @pytest.mark.parametrize(
     ("recipe", "sentence"),
     [
@@ -233,12 +245,13 @@ def test_what_cannot_be_searched_is_refused(corpus_folder, tmp_path, settings, s
             "a causal language model, and model.family is bert",
         ),
         ({"data": {"validation_split": "lost"}}, "no validation split, on whose loss rates are compared"),
+        ({"training": {"evaluation_tokens": 0}}, "training.evaluation_tokens is 0, but rates are compared by"),
     ],
 )
 def test_recipes_without_another_width_or_a_loss_are_refused(corpus_folder, tmp_path, recipe, sentence):
     given = values(corpus_folder, tmp_path)
-    data = given["recipe"]["data"] | recipe.pop("data", {})
-    given["recipe"] |= {"data": data, **recipe}
+    given["recipe"] |= {name: given["recipe"].get(name, {}) | part for name, part in recipe.items() if name != "objective"}
+    given["recipe"] |= {"objective": recipe.get("objective", "causal")}
     with pytest.raises((ConfigError, DataError), match=sentence):
         load_transfer(given)
 
