@@ -227,7 +227,9 @@ def test_what_cannot_be_searched_is_refused(corpus_folder, tmp_path, settings, s
 def test_a_factor_multiplies_the_recipes_own_rate_at_every_width(corpus_folder, tmp_path):
     recipe = {"model": {"family": "gpt2", "size": "pico"}, "data": {"corpus": str(corpus_folder), "context": 16}}
     training = {"tokens": 4096, "tokens_per_step": 64}
-    given = values(corpus_folder, tmp_path, widths=[32, 128]) | {"recipe": {"name": "own", "training": training, **recipe}}
+    given = values(corpus_folder, tmp_path, widths=[32, 128]) | {
+        "recipe": {"name": "own", "training": training, **recipe}
+    }
     settings = load_transfer(given)
     own = settings.own_recipe.learning_rate
     for run in transfer.search_runs(settings).runs:

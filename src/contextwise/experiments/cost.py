@@ -137,11 +137,20 @@ def step_rounds(
 
 
 def _step(name: str, recipe: Recipe) -> float:
+    """Seconds of a step; of stages with shorter windows their mean, by their shares of the tokens."""
     from contextwise.training.dry_run import dry_run
 
-    seconds = dry_run(recipe, saves=False).step_seconds
-    if seconds is None:
-        raise ConfigError(
-            f"{name} needs more memory than this machine has; set training.micro_batch_tokens lower, or choose a smaller size"
-        )
-    return seconds
+    total = 0.0
+    for examples, context in recipe.windows:
+        # Timed is the last stage of a recipe, so each stage becomes a recipe of its own.
+        data = {"context": context, "context_stages": {}} if len(recipe.windows) > 1 else {}
+        seconds = dry_run(
+            recipe.model_copy(update={"data": recipe.data.model_copy(update=data)}), saves=False
+        ).step_seconds
+        if seconds is None:
+            raise ConfigError(
+                f"{name} needs more memory than this machine has; set training.micro_batch_tokens lower, or choose a smaller "
+                "size"
+            )
+        total += seconds * examples / recipe.examples
+    return total

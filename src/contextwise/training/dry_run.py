@@ -33,6 +33,7 @@ from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12
 """Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
+STAGES = "timed are steps of the longest windows; those of shorter ones take less"
 TIMED_FLOPS = {"cpu": 2e12, "cuda": 2e14}
 """Operations of a dry run, about ten seconds, unless two steps need more."""
 
@@ -141,7 +142,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
-        notes=inputs.notes,
+        notes=inputs.notes | ({"context stages": STAGES} if len(recipe.windows) > 1 else {}),
     )
 
 

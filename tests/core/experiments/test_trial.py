@@ -303,6 +303,22 @@ def test_steps_are_timed_by_dry_runs_that_leave_nothing(corpus_folder, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+def test_stages_of_shorter_windows_are_timed_each(corpus_folder, tmp_path, monkeypatch):
+    """A step takes the square of its context here; half of the tokens are read at 8, and the rest at 16."""
+    timed = []
+
+    def run(recipe, saves):
+        timed.append((recipe.data.context, recipe.data.context_stages))
+        return SimpleNamespace(step_seconds=float(recipe.data.context**2))
+
+    monkeypatch.setattr("contextwise.training.dry_run.dry_run", run)
+    arms = {"gpt2": None, "growing": ["data.context_stages={8: 0.5}", "data.context=16"]}
+    recipes = Arms(small_trial(corpus_folder, tmp_path / "t", arms=arms)).recipes
+    seconds = seconds_per_step(recipes, 1, ExecutorSettings())
+    assert seconds["growing"] == pytest.approx((8**2 + 16**2) / 2)
+    assert timed[1:] == [(8, {}), (16, {})]
+
+
 def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, monkeypatch):
     threads = []
 
@@ -611,6 +627,7 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert whole["error_x"]["array"] == pytest.approx([each.high - each.value for each in newest])
     show(trial_tables(result))
     printed = capsys.readouterr().out
+    assert any(note == "gpt2 and alike have the same recipe, so they train the same models." for note in result.notes)
     assert printed.index("slower is worse than gpt2") < printed.index("decision")
     assert max(map(len, printed.splitlines())) <= 80
 
@@ -667,6 +684,16 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
         ({"recipe": {"training": 5}}, "training is 5, but must be a mapping"),
         ({"arms": {"gpt2": None, "b": ["training=5"]}}, "training is 5, but must be a mapping"),
         ({"arms": {"gpt2": None, "b": ["training.patience=1", "training.evaluate_every=1"]}}, "stops early"),
+        (
+            {"arms": {"gpt2": None, "b": ["training.tokens=512"]}},
+            "the arm 'b' sets training.tokens, but the runs of all arms",
+        ),
+        (
+            {"arms": {"gpt2": None, "b": ["training.epochs=2"]}},
+            "the arm 'b' sets training.epochs, but the runs of all arms",
+        ),
+        ({"arms": {"gpt2": None, "b": ["seed=7"]}}, "the arm 'b' sets seed, but all arms have the seeds of the trial"),
+        ({"score": {"limit": 3}}, "limit is no setting of a score; give the trial's own limit"),
         ({"arms": {"gpt2": None, "b": ["objective=sentence"]}}, "model of single sentences"),
         ({"budget": "3s"}, "two seeds of all arms take about"),
     ],

@@ -56,6 +56,11 @@ ARM_WORDS = {
     "contextlm-add": "ContextLM: the prediction is added as it is, as the paper writes it",
 }
 """What arms that are known by name are."""
+SAME_FOR_ALL = dict.fromkeys(
+    ("training.tokens", "training.steps", "training.epochs"),
+    "the runs of all arms are as long as the trial's `tokens` say",
+) | {"seed": "all arms have the seeds of the trial"}
+"""Settings that no arm may have for itself, with the reason."""
 VARIANT = "model.variant="
 MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
@@ -174,10 +179,20 @@ class TrialSettings(Settings):
     @field_validator("arms")
     @classmethod
     def _identified_arms(cls, arms: dict[str, Arm]) -> dict[str, Arm]:
-        for arm in arms.values():
+        for name, arm in arms.items():
+            if given := [setting for setting in arm.settings if setting.split("=")[0] in SAME_FOR_ALL]:
+                key = given[0].split("=")[0]
+                raise ConfigError(f"the arm {name!r} sets {key}, but {SAME_FOR_ALL[key]}; leave it out of the arm")
             arm.settings = [_identified_setting(setting) for setting in arm.settings]
             arm.recipe = None if arm.recipe is None else with_identified_code(arm.recipe)
         return arms
+
+    @field_validator("score")
+    @classmethod
+    def _own_limit(cls, score: dict[str, Any]) -> dict[str, Any]:
+        if "limit" in score:
+            raise ConfigError(Problem("is no setting of a score", "limit", fix="give the trial's own limit"))
+        return score
 
     @field_validator("recipe")
     @classmethod
