@@ -205,9 +205,7 @@ def _compared(
 ) -> Comparison:
     """An arm against the reference, over the seeds that both have: those of earlier looks first, in their order."""
     own, other = losses.seeds(arm), losses.seeds(reference)
-    seen = [int(seed) for seed in looked.get(arm, {}) if seed in looked.get(reference, {})]
-    common = [seed for seed in own if seed in other]
-    common = [*(seed for seed in seen if seed in common), *(seed for seed in common if seed not in seen)]
+    common = _pairs(losses, arm, reference, looked)
     if not common:
         raise DataError(
             f"{arm} has the seeds {_listed(own)}, {reference} {_listed(other)}: none is in both, and runs are paired by "
@@ -227,6 +225,14 @@ def _compared(
     return Comparison(arm, reference, 0, margin, documents, found, half, where)
 
 
+def _pairs(losses: Losses, arm: str, reference: str, looked: dict[str, dict[str, str]]) -> list[int]:
+    """The seeds that an arm and the reference both have: those of earlier looks first, in their order."""
+    other = losses.seeds(reference)
+    common = [seed for seed in losses.seeds(arm) if seed in other]
+    seen = [int(seed) for seed in looked.get(arm, {}) if seed in looked.get(reference, {}) and int(seed) in common]
+    return [*seen, *(seed for seed in common if seed not in seen)]
+
+
 def _listed(seeds: Sequence[int]) -> str:
     return listed([str(seed) for seed in seeds])
 
@@ -240,16 +246,17 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
     if not Path(os.path.realpath(folder)).name:
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
+    earlier: dict[str, dict[str, str]] = {}
     with exclusive(folder, "the decision"):
         if (folder / LOOKED).exists():
             _refuse_other(folder, question, runs)
             earlier = _looked(folder)
-            runs = {
-                arm: {seed: digests[seed] for seed in {**earlier.get(arm, {}), **digests}}
-                for arm, digests in runs.items()
-            }
         elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
+        # The pairs in the order in which they were looked at, and behind them the seeds that have no partner yet.
+        for arm, digests in runs.items():
+            pairs = map(str, _pairs(losses, arm, decision.reference, earlier))
+            runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
         write_json(folder / LOOKED, {"question": question, "runs": runs}, "what was looked at")
         write_json(folder / RESULT, as_json(decision), "the decision")
 

@@ -435,6 +435,16 @@ def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path
     assert list(json.loads((out / "looked.json").read_text())["runs"]["a"]) == ["2", "3", "4", "5", "6", "0", "1"]
 
 
+def test_a_seed_that_found_its_partner_later_keeps_its_place_among_the_looks(tmp_path):
+    """The arm had seed 7 before the reference did: seed 3 and it are paired at the second look, in that order for good."""
+    frame, out = simulated({"a": 0.0, "b": -0.05}, 8), tmp_path / "d"
+    both = frame[frame.seed.isin([0, 1, 2, 3, 7])]
+    decide(both[(both.seed < 3) | ((both.seed == 7) & (both.arm == "b"))], out=out)
+    second, third = decide(both, out=out), decide(both, out=out)
+    assert second.comparisons == third.comparisons and second.sentences == third.sentences
+    assert list(json.loads((out / "looked.json").read_text())["runs"]["b"]) == ["0", "1", "2", "3", "7"]
+
+
 def test_steps_labels_and_parts_are_matched(tmp_path):
     frame = simulated({"a": 0.0, "b": 0.1}, 2)
     ends = pd.concat([frame[frame.arm == "a"].assign(step=100), frame[frame.arm == "b"].assign(step=200)])
