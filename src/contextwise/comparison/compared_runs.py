@@ -49,8 +49,7 @@ class SeededRun:
         same = comparable({**with_newer_settings(recipe), "name": name}, "seed")
         # Runs that continue one model's seeds are seeds of one recipe.
         same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
-        corpus = run.summary()["corpus"]["fingerprint"] if run.finished else None
-        key = json.dumps([same, corpus], sort_keys=True, default=str)
+        key = json.dumps([same, _texts(run) if run.finished else None], sort_keys=True, default=str)
         return cls(source, name, key, recipe.get("seed"))
 
 
@@ -249,6 +248,13 @@ def _starts(recipe: dict[str, Any]) -> dict[str, str]:
         return _MODEL.validate_python(recipe.get("model") or {}).starts
     except ValueError:
         return {}
+
+
+def _texts(run: RunFolder) -> dict[str, str]:
+    """The content hashes of what a finished run was trained on, replayed texts and metadata among it, without its models."""
+    hashes = run.summary()["fingerprints"]
+    held_out = re.compile(r"(\w*loss)(: .*)?|.* of the validation split")
+    return {name: each for name, each in hashes.items() if not (name.startswith("model.") or held_out.fullmatch(name))}
 
 
 def _without_seed(name: str) -> str:

@@ -16,7 +16,7 @@ from contextwise.data import Corpus
 from contextwise.data.tokenizers import learn_bpe
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import evaluate_model
-from small import write_rows
+from small import run_summary, write_rows
 
 
 @pytest.fixture
@@ -120,6 +120,18 @@ def test_runs_that_continue_seeds_of_one_model_are_seeds_of_one_recipe(cue, tmp_
 
     assert key("runs/base-seed0") == key("runs/base-seed1") and key("runs/seed0") == key("runs/seed1")
     assert key("runs/base-steps100") != key("runs/base-steps500")
+
+
+def test_runs_that_replay_other_texts_are_no_seeds_of_one_recipe(tmp_path):
+    def key(name, **hashes):
+        hashes = {"train": "c0ffee", "loss": "1", "model.pretrained": name, **hashes}
+        (tmp_path / name).mkdir()
+        RunFolder(tmp_path / name).write_summary(run_summary(fingerprints=hashes))
+        return seeded(tmp_path / name, name="on", data={"replay": {"corpus": name, "share": 0.5}}).key
+
+    first = key("a-seed0", replay="1", replay_loss="1")
+    assert first == key("a-seed1", replay="1", replay_loss="2", loss="2")
+    assert first != key("b", replay="2", replay_loss="1") and first != key("c", replay="1", train="2")
 
 
 def test_texts_are_read_by_each_model_with_its_own_tokenizer(make_run, model_of, tmp_path, monkeypatch):
