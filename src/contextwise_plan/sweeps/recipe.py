@@ -58,7 +58,7 @@ CURVES = 16
 """Context curves along a run of constant rate, if the sweep does not say."""
 NEVER = {
     "training.learning_rate": "the rule of learning_rate sets it",
-    "training.tokens_per_step": "it is the same for every context",
+    **dict.fromkeys(("training.tokens_per_step", "training.examples_per_step"), "it is the same for every context"),
     "data.corpus": "the runs of a sweep share one corpus",
 }
 
@@ -104,6 +104,11 @@ class SweepRecipe(Settings):
                 for name in ("trunk", "branches")
                 if training.get(name)
             ]
+            if training.get("examples_per_step") is not None:
+                problems.append(
+                    "training.examples_per_step is given, but the runs of a sweep have the same tokens in a step at every "
+                    "context; set training.tokens_per_step instead"
+                )
             if sections["model"].get("pretrained") is not None:
                 problems.append("model.pretrained is given, but a sweep trains each size from scratch; leave it out")
         if problems:
