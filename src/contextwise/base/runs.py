@@ -359,8 +359,22 @@ class RunFolder(Viewed):
         """
         self.check_free(recipe, completed)
         if not self.recipe_file.exists():
-            text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
-            atomic_write(self.recipe_file, text, "the recipe")
+            self._write_recipe(recipe)
+
+    def renew_recipe(self, recipe: dict[str, Any], anew: bool) -> None:
+        """Write the recipe again. Requires :meth:`locked`, and inputs with the contents that the run is trained on.
+
+        Args:
+            anew: whether the run begins with its first step; the whole recipe is written. Otherwise only its sections ``data``
+                and ``model``, which may name other paths to the same corpora and the same code.
+        """
+        before = self.recipe()
+        renewed = recipe if anew else before | {name: recipe[name] for name in ("data", "model")}
+        if renewed != before:
+            self._write_recipe(renewed)
+
+    def _write_recipe(self, recipe: dict[str, Any]) -> None:
+        atomic_write(self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe")
 
     def check_free(self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
         """Raise the errors of :meth:`write_recipe` for this folder, without writing."""

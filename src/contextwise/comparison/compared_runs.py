@@ -140,7 +140,11 @@ def open_compared(
     refuse_repeated(sources)
     chosen = results or _common(sources, label)
     compared = [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
-    return compared if names is None else [replace(each, name=name) for each, name in zip(compared, names, strict=True)]
+    if names is None:
+        return compared
+    # Runs with different names are different groups, even if they differ by their seed only.
+    named = zip(compared, names, strict=True)
+    return [replace(each, name=name, key=f"{name} {each.key}") for each, name in named]
 
 
 def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:

@@ -198,7 +198,7 @@ def compare(
         sources: run folders, evaluation folders, or models that were evaluated.
         label: which evaluation of them (``CORPUS-SPLIT``); needed only where there are several.
         results: the evaluations, if they are known, in the order of the sources.
-        names: of the sources, in place of those of their recipes or folders.
+        names: of the sources, in place of those of their recipes or folders; runs with different names are different groups.
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.

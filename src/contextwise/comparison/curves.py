@@ -66,6 +66,7 @@ class ComparedCurve:
     ) -> None:
         limits = [(each["visible_from"], each["visible_to"]) for each in curve.bins]
         self.name, self.context = str(curve.summary["model"]) if name is None else name, limits[-1][1]
+        self._given_name = name
         self.single_run = run_of(curve) is not None
         self._sums, self._tail = _sums(curve, documents), _tail(curve, documents)
         nats, targets = self._sums.sum(axis=1)
@@ -88,6 +89,11 @@ class ComparedCurve:
             shared = [bin for bin in limits if bin in first._column]
             self.bin_differences = {bin: self._minus(first, self._column[bin], first._column[bin]) for bin in shared}
             self.below = sum(each.value < 0 for each in self.bin_differences.values()), len(shared)
+
+    @property
+    def shown(self) -> str:
+        """The name in tables: as it was given, or the last part of the model's path."""
+        return Path(self.name).name if self._given_name is None else self._given_name
 
     def _minus(self, first: "ComparedCurve", own: int, other: int) -> Estimate:
         """The difference of two columns of the sums."""
@@ -213,8 +219,8 @@ def differences_table(curves: list[ComparedCurve]) -> Table:
     first, *others = curves
     known = [curve.bin_differences or {} for curve in others]
     rows = [[visible(*limits), *(each.get(limits) for each in known)] for limits in sorted(set().union(*known))]
-    names = [Column(Path(curve.name).name, "estimate", "+.4f", interval="own") for curve in others]
-    title = f"Minus {Path(first.name).name}, nats per token, paired by document; 95% intervals"
+    names = [Column(curve.shown, "estimate", "+.4f", interval="own") for curve in others]
+    title = f"Minus {first.shown}, nats per token, paired by document; 95% intervals"
     return Table(title, [Column("visible tokens", align="right"), *names], rows)
 
 
@@ -224,17 +230,15 @@ def ranking(curves: list[ComparedCurve]) -> str:
     Where they are of runs, the sentence says that it is about these runs alone.
     """
     ordered = sorted(curves, key=lambda curve: (curve.best_context_loss or curve.lowest).value)
-    where = of_single_runs([Path(curve.name).name for curve in ordered if curve.single_run], len(curves))
+    where = of_single_runs([curve.shown for curve in ordered if curve.single_run], len(curves))
     what = "best-context loss" if curves[0].best_context_loss else "loss in its lowest bin"
-    first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{Path(ordered[0].name).name} has the lowest {what}"
+    first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{ordered[0].shown} has the lowest {what}"
     words = []
     for before, curve in itertools.pairwise(ordered):
         difference = curve.tail_minus(before) or curve.lowest_minus(before)
         how = "higher" if difference.decided else "no significant difference"
         why = f" ({difference.too_few})" if difference.too_few else ""
-        words.append(
-            f"{Path(curve.name).name} − {Path(before.name).name} = {difference:+.4f} nats per token, {how}{why}"
-        )
+        words.append(f"{curve.shown} − {before.shown} = {difference:+.4f} nats per token, {how}{why}")
     return f"{first}: {'; '.join(words)}."
 
 
@@ -243,7 +247,7 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     rows: list[Row] = []
     for curve in curves:
         where = f"to {curve.context:,} tokens, lowest at {visible(curve.lowest_from, curve.lowest_to)}"
-        rows.append(Row([(Path(curve.name).name, where), curve.average, curve.best_context_loss, curve.lowest]))
+        rows.append(Row([(curve.shown, where), curve.average, curve.best_context_loss, curve.lowest]))
         if curve.lowest_difference is not None:
             below = "" if curve.below is None else f"lower in {curve.below[0]} of {curve.below[1]} bins"
             differences = curve.average_difference, curve.best_context_difference, curve.lowest_difference
@@ -252,7 +256,7 @@ def curves_table(curves: list[ComparedCurve], title: str = "") -> Table:
     known = [i for i in range(len(names)) if any(row.cells[i + 1] is not None for row in rows)]
     rows = [replace(row, cells=[row.cells[0], *(row.cells[i + 1] for i in known)]) for row in rows]
     columns = [Column("model"), *(Column(names[i], "estimate", ".4f", interval="none") for i in known)]
-    single = [Path(curve.name).name for curve in curves if curve.single_run]
+    single = [curve.shown for curve in curves if curve.single_run]
     notes = [
         "Minus the first: with 95% intervals over documents; a bin is a range of visible tokens that both models have."
     ]

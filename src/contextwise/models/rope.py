@@ -149,7 +149,7 @@ def extend_config(
     Args:
         config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.
         factor: of ``linear``, ``dynamic`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
-        trained: the context that the model was trained with.
+        trained: the longest context that the model was trained with.
         source: its name in errors.
 
     Raises:

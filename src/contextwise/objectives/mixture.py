@@ -132,6 +132,13 @@ class MixtureStream:
     def __len__(self) -> int:
         return self.length
 
+    @property
+    def distinct(self) -> int:
+        """Number of items before the first one that repeats an example of its stream, at most all."""
+        known = [stream.distinct for stream in self.streams]
+        repeats = (index for index in range(self.length) for part, item in [self.place(index)] if item >= known[part])
+        return next(repeats, self.length)
+
     def _draw(self, block: int) -> np.ndarray:
         if block != self._block:
             seeds = [self.seed, block, len(self.borders), _SALTS[self.label]]

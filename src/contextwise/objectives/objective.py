@@ -294,6 +294,11 @@ class ExampleStream:
     def __len__(self) -> int:
         return self.length
 
+    @property
+    def distinct(self) -> int:
+        """Number of items before the first one that repeats an example, at most all."""
+        return min(self.length, self.examples.count(0))
+
     def place(self, index: int) -> tuple[int, int]:
         """The epoch of item ``index``, and the index of the example in that epoch."""
         while self._ends[-1] <= index:

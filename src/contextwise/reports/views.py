@@ -88,7 +88,7 @@ def _page_of_curves(comparison: Any) -> Page:
     from contextwise.comparison.curves import curves_table, differences_table
     from contextwise.reports.runs import curve_plot
 
-    names = [Path(curve.name).name for curve in comparison.curves]
+    names = [curve.shown for curve in comparison.curves]
     named = [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
     drawn = {name: (result, i) for i, (name, result) in enumerate(zip(named, comparison.measured, strict=True))}
     plot = curve_plot("curves", drawn, "Loss at each number of visible tokens")
@@ -318,7 +318,7 @@ def _rows_of_curves(comparison: Any) -> list[dict[str, Any]]:
     rows = []
     for compared, measured in zip(comparison.curves, comparison.measured, strict=True):
         for each in measured.bins:
-            row = {"model": Path(compared.name).name, **{name: each[name] for name in ("visible_from", "visible_to")}}
+            row = {"model": compared.shown, **{name: each[name] for name in ("visible_from", "visible_to")}}
             loss = Estimate(each["loss"], each["low"], each["high"])
             difference = (compared.bin_differences or {}).get((each["visible_from"], each["visible_to"]))
             rows.append(row | _limits("loss", loss) | _limits("difference", difference))

@@ -20,7 +20,7 @@ from contextwise.data.windows import LastTenthWindows
 from contextwise.models.loading import load_tokenizer
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
-from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Objective, Vocabulary, add_special_tokens
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.additions import Addition, HeldOut
@@ -177,11 +177,11 @@ def noted(path: Path) -> Iterator[None]:
 
 
 def held_out_examples(recipe: Recipe, held_out: Corpus, objective: Objective, cut: Cut, vocabulary: Vocabulary) -> Any:
-    """The examples of held-out documents that a run validates on, each at most once."""
+    """The examples of held-out documents that a run validates on, each at most once under each objective."""
     count = max(1, recipe.training.evaluation_tokens // recipe.data.context)
     stream: Any = objective.stream(held_out, cut, VALIDATION_SEED, vocabulary, count)
-    if isinstance(stream, ExampleStream):
-        stream.length = min(count, stream.examples.count(0))
+    if isinstance(stream, ExampleStream | MixtureStream):
+        stream.length = stream.distinct
         if objective.whole_steps and stream.length > (step := recipe.examples_per_step):
             stream.length -= stream.length % step  # pairs of a smaller batch have fewer negatives
     return stream

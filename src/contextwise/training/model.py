@@ -69,16 +69,27 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
 
 def _grow(config: Any, model: Any, context: int) -> None:
     """Extend the positions of a pretrained model's configuration to a longer context."""
-    trained = int(getattr(config, "max_position_embeddings", None) or 0)
-    for folder in (Path(model.pretrained), Path(model.pretrained).parent):
-        if (run := RunFolder(folder)).exists:
-            trained = int(run.recipe()["data"]["context"])
-            break
+    trained = _trained_context(config, model.pretrained)
     if context <= trained:
         why = f"which is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
         raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
     assert model.rope is not None
     extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
+
+
+def _trained_context(config: Any, source: str) -> int:
+    """The longest context that a model was trained with, in its run or in those that it continues; by default its positions."""
+    longest, runs = 0, list[Path]()
+    while run := next((each for each in map(RunFolder, (Path(source), Path(source).parent)) if each.exists), None):
+        recipe = run.recipe()
+        longest, before = max(longest, int(recipe["data"]["context"])), recipe.get("model", {}).get("pretrained")
+        if before is None:
+            return longest
+        if (folder := run.path.resolve()) in runs:  # a run was trained again, from one that continues it
+            break
+        runs.append(folder)
+        source = before
+    return int(getattr(config, "max_position_embeddings", None) or 0)
 
 
 def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> PreTrainedConfig:

@@ -122,6 +122,7 @@ def _tensorboard_in(run: RunFolder) -> Iterator[None]:
 def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
     """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
     refuse_changed(run, recipe, inputs.fingerprints)
+    run.renew_recipe(recipe.resolved(), anew=False)
     problem = damage(run.model, required=False)
     if problem is None and not (run.model / "config.json").is_file():
         problem = "it has no config.json"
@@ -198,7 +199,10 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
 def _find_checkpoint(
     run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState, trunk: Path | None
 ) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it."""
+    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it.
+
+    Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
+    """
 
     def find() -> Path | None:
         for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
@@ -222,6 +226,10 @@ def _find_checkpoint(
                 checkpoints.step_of(checkpoint),
                 not checkpoints.read_state(checkpoint)["evaluation_pending"],
             )
+        anew = checkpoint is None or source is not run
+        run.renew_recipe(recipe.resolved(), anew)
+        if anew:
+            write_json(run.environment_file, describe_environment(), "the environment")
         run.rewind_metrics(step, source, validated)
         return checkpoint
 

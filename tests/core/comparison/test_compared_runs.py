@@ -84,6 +84,15 @@ def test_models_in_folders_of_the_same_name_keep_their_own_numbers(tmp_path, cor
         compare(sources)
 
 
+def test_seeds_of_one_recipe_with_names_of_their_own_are_different_groups(make_run, corpus):
+    runs = [make_run("a-s0"), make_run("a-s1", seed=1)]
+    assert [(group.name, group.seeds) for group in contextwise.compare(runs, corpus).groups] == [("a", [0, 1])]
+    named = contextwise.compare(dict(zip(("first", "second"), runs, strict=True)), corpus, reference="second")
+    assert [(group.name, group.seeds) for group in named.groups] == [("first", [0]), ("second", [1])]
+    assert [(each.group, each.reference) for each in named.differences] == [("first", "second")]
+    assert [group.seeds for group in compare(runs, names=["same", "same"]).groups] == [[0, 1]]
+
+
 def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
     runs = [make_run("a"), make_run("b", seed=1)]
     for settings in ({}, {"limit": 5}):

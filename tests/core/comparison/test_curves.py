@@ -197,3 +197,13 @@ def test_curves_of_runs_are_ranked_for_these_runs_alone(tmp_path):
     assert ranking(only).startswith("model has the lowest best-context loss:") and "seeds" not in " ".join(
         curves_table(only).notes
     )
+
+
+def test_curves_have_the_names_that_were_given(tmp_path):
+    """Whole, even if they look like paths that end alike."""
+    curves = {f"{law}/s0": written(tmp_path, law, 64, each, SIX) for law, each in (("short", SHORT), ("long", LONG))}
+    comparison = contextwise.compare(curves)
+    assert comparison.answer.startswith("short/s0 has the lowest best-context loss: long/s0 − short/s0 = ")
+    assert set(comparison.to_pandas()["model"]) == set(curves)
+    table = in_terminal(curves_table(comparison.curves))
+    assert all(name in table for name in curves)

@@ -33,6 +33,17 @@ def test_shares_and_each_objective_in_its_own_order(corpus, known):
     assert [other.place(index) for index in range(50)] != places[:50]
 
 
+@pytest.mark.parametrize("weights", [{"causal": 0.5, "prefix": 0.5}, {"causal": 0.9, "infilling": 0.1}])
+def test_distinct_items_end_before_the_first_that_repeats(weights, corpus, known):
+    """They are the first ones of a longer stream, so their shares are those of the weights."""
+    stream = stream_of(mixture(**weights), corpus, known, length=20_000)
+    counts = [part.examples.count(0) for part in stream.streams]
+    places = [stream.place(index) for index in range(stream.distinct + 1)]
+    assert all(item < counts[part] for part, item in places[:-1])
+    assert places[-1] in list(enumerate(counts))  # the first item of a second epoch
+    assert stream_of(mixture(**weights), corpus, known, length=20).distinct == 20
+
+
 def test_objectives_do_not_go_through_the_corpus_side_by_side(corpus, known):
     stream = stream_of(mixture(causal=0.5, prefix=0.5), corpus, known)
     causal, prefix = ([part.place(k)[1] for k in range(50)] for part in stream.streams)

@@ -103,6 +103,35 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", 32, rope=rope))
 
 
+@pytest.mark.parametrize("rope", ["linear", "dynamic", "yarn"])
+def test_a_run_with_shorter_windows_in_between_changes_no_factor(rope, sources, corpus_folder, tmp_path):
+    first = train(recipe(corpus_folder, sources / "llama", tmp_path / "first", 2 * SHORT, rope=rope))
+    short = train(recipe(corpus_folder, first.path, tmp_path / "short", SHORT))
+    configs = [
+        TrainingInputs.open(recipe(corpus_folder, each.path, tmp_path, rope=rope)).config for each in (first, short)
+    ]
+    assert configs[0].rope_parameters == configs[1].rope_parameters
+    assert [config.max_position_embeddings for config in configs] == [LONG, LONG]
+    with pytest.raises(ConfigError, match="but data.context is 32 and .*short was trained with 32; remove it"):
+        TrainingInputs.open(recipe(corpus_folder, short.path, tmp_path / "x", 2 * SHORT, rope=rope))
+
+
+@pytest.mark.parametrize("kind", ["a new model", "a model that is not a run"])
+def test_the_factor_counts_from_the_longest_windows_of_all_runs(kind, sources, corpus_folder, tmp_path):
+    """Positions beyond the windows of a new model (``max_context``) were never trained."""
+    first = sources / "llama"
+    if kind == "a new model":
+        values = recipe(corpus_folder, first, tmp_path / "first", SHORT).resolved()
+        values |= {
+            "model": {"family": "llama", "size": "pico", "max_context": 2 * SHORT},
+            "output": str(tmp_path / "first"),
+        }
+        first = train(validate(Recipe, values, "the recipe")).path
+    short = train(recipe(corpus_folder, first, tmp_path / "short", SHORT // 2))
+    parameters = TrainingInputs.open(recipe(corpus_folder, short.path, tmp_path, rope="yarn")).config.rope_parameters
+    assert (parameters["factor"], parameters["original_max_position_embeddings"]) == (LONG / SHORT, SHORT)
+
+
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
 
 

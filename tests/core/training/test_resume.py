@@ -1,12 +1,15 @@
 """Runs that are stopped where there is little to resume from: before the first step, in a validation, without gradients."""
 
+import shutil
+
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
 from torch import nn
 
-from contextwise.base.errors import Interrupted
+from contextwise.base.errors import DataError, Interrupted
+from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import Recipe, checkpoints, train
@@ -16,7 +19,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
-from trained import same, timeless, weights
+from trained import half_done, same, timeless, trained, weights
 
 UNUSED = """
 from torch import nn
@@ -118,13 +121,13 @@ def test_a_parameter_without_optimizer_state_starts_without_it(optimizer, after,
 
 # ---- before the first step ----
 
+SHORT = {"steps": 3, "warmup_steps": 0, "log_every": 1, "evaluate_every": 0, "micro_batch_tokens": 32}
+
 
 @pytest.mark.long
 def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp_path, stop_at):
-    settings = {"steps": 3, "warmup_steps": 0, "log_every": 1, "evaluate_every": 0, "micro_batch_tokens": 32}
-
     def recipe(name):
-        return Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **settings))
+        return Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **SHORT))
 
     train(recipe("whole"))
     for _ in range(2):
@@ -138,6 +141,39 @@ def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp
     moments = load_file(tmp_path / "run" / "checkpoints" / "step-3" / checkpoints.MOMENTS)
     assert {int(value) for name, value in moments.items() if name.endswith("::step")} == {3}
     assert all(check.passed for check in verify_run(tmp_path / "run"))
+
+
+def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_start(corpora, tmp_path, stop_at):
+    """No checkpoint is there that says what the first start was trained on."""
+
+    def recipe(name, **training):
+        return Recipe.model_validate(recipe_values(corpora.parent / name, tmp_path / "run", **SHORT, **training))
+
+    stop_at(1)
+    with pytest.raises(Interrupted, match="at step 0 of 3"):
+        train(recipe("old", save_every=1))
+    run = RunFolder(tmp_path / "run")
+    write_json(run.environment_file, {"processor": "another"}, "the environment")
+    stop_at(0)
+    train(recipe("new"))
+    assert run.recipe() == recipe("new").resolved()
+    assert run.environment()["processor"] != "another"
+    assert all(check.passed for check in verify_run(run.path))
+
+
+def test_a_recipe_names_the_corpus_that_was_read_where_it_was_moved(corpora, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    values = half_done(corpora, run.path)
+    for name in ("moved", "moved again"):  # in the middle of the run, and when it has finished
+        values["data"]["corpus"] = str(shutil.copytree(corpora, tmp_path / name))
+        values["training"]["keep_checkpoints"] = 9
+        trained(values)
+        assert run.recipe()["data"]["corpus"] == str(tmp_path / name)
+        assert run.recipe()["training"]["keep_checkpoints"] == 2  # how the first steps were executed
+    values["data"]["corpus"] = str(corpora.parent / "old")
+    with pytest.raises(DataError, match="is not what it was trained on"):
+        trained(values)
+    assert run.recipe()["data"]["corpus"] == str(tmp_path / "moved again")
 
 
 # ---- in a validation ----

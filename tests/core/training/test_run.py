@@ -17,11 +17,12 @@ from torch.utils.data import default_collate
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.hashes import MANIFEST, seal
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, checkpoints, train, trainer, workers
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
@@ -82,6 +83,28 @@ def exported_loss(run, corpus_folder):
 def test_the_validation_loss_is_what_the_exported_model_gives(whole, corpus_folder):
     expected = exported_loss(whole, corpus_folder)
     assert RunFolder(whole).summary()["validation_loss"] == pytest.approx(expected, abs=1e-5)
+
+
+MIXED = {"name": "mixture", "parts": [{"weight": 0.5, "objective": name} for name in ("causal", "prefix")]}
+
+
+def test_a_mixture_is_validated_on_each_example_once(corpus_folder, tmp_path):
+    """The number of examples in the metrics is true, and so few of them are not shown."""
+    values = recipe_values(corpus_folder, tmp_path / "many", evaluation_tokens=10**6) | {"objective": MIXED}
+    values["model"] = {"family": "llama", "layers": 1, "width": 16, "heads": 2}
+    examples = TrainingInputs.open(Recipe.model_validate(values)).validation["loss"]
+    scored = {(int(each["objective"]), int(each["window"])) for each in map(examples.__getitem__, range(len(examples)))}
+    windows = Cut(32).windows(Corpus.open(corpus_folder, "validation"), 32, Vocabulary(None, 0))
+    assert len(windows) < len(examples) == len(scored) <= 2 * len(windows)
+    held_out = tmp_path / "held-out.jsonl"
+    held_out.write_text(json.dumps({"text": "word " * 16}))  # two windows
+    train_split = write_documents(tmp_path / "text.jsonl", 20)
+    prepare_corpus([f"train={train_split}", f"validation={held_out}"], "bytes", tmp_path / "few")
+    values["data"]["corpus"], values["output"] = str(tmp_path / "few"), str(tmp_path / "run")
+    run = trained(values)
+    counted = run.summary()["validation_examples"]
+    assert counted < FEWEST_EXAMPLES and {row["examples"] for row in run.metrics("validation")} == {counted}
+    assert run.validations() == []
 
 
 @pytest.mark.long
