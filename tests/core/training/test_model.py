@@ -11,11 +11,13 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
+from contextwise.models.prefix import set_prompt_form
+from contextwise.objectives.kind import PromptForm
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderModel
-from small import recipe_values, write_documents
+from small import recipe_values, save_model, write_documents
 from trained import trained, weights
 
 
@@ -123,6 +125,18 @@ def test_settings_that_contradict_are_refused(backbone, corpus_folder, tmp_path,
     values = values_from(backbone, corpus_folder, tmp_path / "run", **model)
     with pytest.raises(ConfigError, match=words):
         validate(Recipe, values, "the recipe")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_context_predictor_takes_no_model_that_reads_its_prompts_as_a_prefix(backbone, corpus_folder, tmp_path):
+    model = load_model(backbone, device="cpu")
+    set_prompt_form(model.config, PromptForm())
+    save_model(tmp_path / "prefix", model)
+    values = values_from(tmp_path / "prefix", corpus_folder, tmp_path / "run", context_predictor={})
+    with pytest.raises(
+        ConfigError, match=r"model.context_predictor needs a model that reads its prompts causally, but .*"
+    ):
+        trained(values)
     assert not (tmp_path / "run").exists()
 
 
