@@ -1,5 +1,6 @@
 """The functions of the package: they take names, paths, dictionaries and objects, and give results that a notebook shows."""
 
+import copy
 import inspect
 import json
 import pickle
@@ -14,6 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import contextwise
 from contextwise.base.errors import ConfigError, DataError
@@ -23,12 +25,14 @@ from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.kernel import Subject, measure
+from contextwise.evaluation.kernel import Subject, measure, measures
 from contextwise.evaluation.measures.curve import DEFAULT_SAMPLES, Curve
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.trial.settings import TrialSettings
+from contextwise.models.rope import extend_positions
 from contextwise.reports.page import powers_of_two
-from small import recipe_values, small_gpt2
+from longtasks_files import longbench_line, needs_longbench
+from small import recipe_values, small_gpt2, write_rows
 
 RESULTS = ["run", "evaluation", "curve", "comparison"]
 
@@ -242,6 +246,64 @@ def test_a_loaded_model_keeps_its_own_form(corpus_folder, tmp_path):
         measure(Subject(model), Loss(), Corpus.open(corpus_folder), dtype="float16")
     with pytest.raises(ConfigError, match="tokenizer is given, but .* has its own"):
         Subject(str(tmp_path), tokenizer=byte_tokenizer().tokenizer)
+
+
+def state_of(model):
+    """What a caller sees of a model: configurations, modules with their modes, trained weights and buffers, and logits."""
+    modules = list(model.named_modules())
+    with torch.no_grad():
+        logits = copy.deepcopy(model).eval()(input_ids=torch.arange(40)[None]).logits
+    return {
+        "modules": [(name, id(module), type(module), module.training) for name, module in modules],
+        "configurations": [module.config.to_dict() for _, module in modules if hasattr(module, "config")],
+        "weights": [(name, id(weight), weight.requires_grad) for name, weight in model.named_parameters()],
+        "buffers": [(name, buffer.tolist()) for name, buffer in model.named_buffers()],
+        "logits": logits.tolist(),
+    }
+
+
+EXTENDED = {"context": 704, "samples": 8}
+MEASURED = {
+    "evaluate": {"limit": 2},
+    **{f"curve {rope}": EXTENDED | {"rope": rope} for rope in ("none", "linear", "dynamic", "yarn")},
+    "causality": {},
+    "entropy": {"contexts": [4, 8], "samples": 64},
+    "evaluate-metadata": {"metadata": ["title"], "limit": 2},
+    "longbench": {"visible": ["all"], "rope": "dynamic", "new_tokens": 2},
+    "needles": {"length": 160, "masked": [0, 8], "samples": 2},
+    "rescore": {},
+    "ruler": {"tasks": ["vt"], "length": 600, "visible": [100], "samples": 2, "example": False},
+    "sentences": {"limit": 2},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_longbench) if name == "longbench" else name for name in MEASURED]
+)
+def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name):
+    """Positions that a measure extends, modes and frozen weights are put back, also where the measure fails."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "max_position_embeddings": 640, "attention_dropout": 0.5}
+    model = LlamaForCausalLM(LlamaConfig(**shape)).train()
+    model.model.layers[0].eval().requires_grad_(False)
+    before = state_of(model)
+    verb, files = name.split(" ")[0], {}
+    if verb == "longbench":
+        line = longbench_line(dataset="own", metric="exam", context="So it is. " * 80)
+        files = {"files": [write_rows(tmp_path / "q.jsonl", [line])]}
+    elif verb == "rescore":
+        files = {"file": write_rows(tmp_path / "lists.jsonl", [{"candidates": ["a b", "a c"]}])}
+    settings = measures()[verb](**MEASURED[name], **files)
+    corpus = Corpus.open(corpus_folder) if settings.on_corpus else None
+    subject = Subject(model, tokenizer=byte_tokenizer().tokenizer)
+    summary = measure(subject, settings, corpus, out=tmp_path / "result").summary
+    assert state_of(model) == before and summary.get("trained_context", 640) == 640
+    with pytest.raises(RuntimeError), subject.evaluating():
+        model.requires_grad_(True)
+        extend_positions(model, 704, "linear")
+        raise RuntimeError
+    assert state_of(model) == before
 
 
 def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):

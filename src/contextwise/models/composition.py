@@ -28,6 +28,7 @@ from contextwise.models.masks import (
     readable_without_sync,
     takes_masks,
 )
+from contextwise.models.prefix import prompt_form
 
 
 def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
@@ -379,13 +380,19 @@ class ComposedForCausalLM(CausalLanguageModel):
 def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
     """Return the causal language model to build a composition around, loaded on the CPU if given by path or name.
 
-    Its vocabulary head must have no bias; ``what`` names the part of the composition that uses it, for the error message.
+    Its vocabulary head must have no bias, and its prompts no form; ``what`` names the part of the composition that uses the
+    head, for the error message.
     """
     model = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         raise ConfigError(
             f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "
             "choose a backbone whose head is a plain matrix"
+        )
+    if prompt_form(model.config) is not None:
+        raise ConfigError(
+            f"this {model.config.model_type} reads its prompts as a prefix, in both directions, which a model around it would "
+            "not; choose a backbone that was trained causally"
         )
     return model
 

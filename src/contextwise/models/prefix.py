@@ -58,7 +58,7 @@ class _WithPrefix:
 
     config: Any
     generation_config: Any
-    _prompt: int  # positions of the prompt of the generation under way
+    _prompt: int | None = None  # positions of the prompt of the generation under way
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **options: Any) -> Any:
@@ -81,7 +81,7 @@ class _WithPrefix:
         if setting("prefill_chunk_size"):
             raise ConfigError("a prefix is read at once, since its tokens see each other; give no prefill_chunk_size")
         if not form.tokens:
-            return super().generate(given, generation_config, *args, **options)  # type: ignore[misc]
+            return self._generate(given, generation_config, *args, **options)
         cache = options.get("past_key_values", options.get(CACHE))
         if cache is not None and cache.get_seq_length():
             raise ConfigError(
@@ -97,7 +97,7 @@ class _WithPrefix:
                 options.pop(name, None)
                 setattr(generation_config, name, length + form.tokens)
         ids, mask = in_form(given, options.pop("attention_mask", None), form)
-        out = super().generate(ids, generation_config, *args, attention_mask=mask, **options)  # type: ignore[misc]
+        out = self._generate(ids, generation_config, *args, attention_mask=mask, **options)
         sequences = out if isinstance(out, Tensor) else out.sequences
         prompts = given.repeat_interleave(len(sequences) // len(given), 0)
         sequences = torch.cat([prompts, sequences[:, ids.shape[1] :]], 1)
@@ -105,6 +105,14 @@ class _WithPrefix:
             return sequences
         out.sequences = sequences
         return out
+
+    def _generate(self, prompts: Tensor, *args: Any, **options: Any) -> Any:
+        """Generate with the length of the prompts known: the first pass of assisted generation reads a draft behind them."""
+        outer, self._prompt = self._prompt, prompts.shape[1]  # a model may draft for itself
+        try:
+            return super().generate(prompts, *args, **options)  # type: ignore[misc]
+        finally:
+            self._prompt = outer
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The inputs of a step; those of the prompt, and without a cache of every step, have the mask of a prefix."""
@@ -114,12 +122,11 @@ class _WithPrefix:
             cache is not None and not (kwargs.get("is_first_iteration") and cache.get_seq_length() == 0)
         ):
             return inputs
-        if kwargs.get("is_first_iteration"):
-            self._prompt = input_ids.shape[1]
         real_BT = kwargs.get("attention_mask")
         real_BT = (torch.ones_like(input_ids) if real_BT is None else real_BT).bool()
         length = input_ids.shape[1]
-        prefix_BT = real_BT & (torch.arange(length, device=input_ids.device) < self._prompt - len(form.opening))
+        prompt = self._prompt or length
+        prefix_BT = real_BT & (torch.arange(length, device=input_ids.device) < prompt - len(form.opening))
         # A padded position sees itself, so that its values are finite.
         own_TT = torch.eye(length, dtype=torch.bool, device=input_ids.device)
         allowed = prefix_attention(prefix_BT) & real_BT[:, None, None] | own_TT

@@ -16,6 +16,7 @@ from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
+from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -62,6 +63,9 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     if model.context_predictor is not None and kind != "decoder":
         why = f"needs a decoder, but {model.pretrained} is not one"
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
+    elif model.context_predictor is not None and prompt_form(config) is not None:
+        why = f"needs a model that reads its prompts causally, but {model.pretrained} reads them as a prefix"
+        problems.append(Problem(why, "model.context_predictor", fix="remove it, or start from a causal model"))
     if problems:
         raise ConfigError(*problems)
     return composed(config, model, recipe.has_pairs)

@@ -319,10 +319,7 @@ def known_size(setting: int | None, vocab_size: int | None) -> int:
 
 def prefix_problem(objective: Objective, where: str) -> Problem:
     """That a prefix objective cannot train a model with this part."""
-    why = (
-        f"the objective {objective.name!r} has bidirectional attention in a prefix, which would leak through {where} into "
-        "predictions of that prefix"
-    )
+    why = f"the objective {objective.name!r} has bidirectional attention in a prefix, but {where} takes no mask for it"
     return Problem(why, fix="remove one of the two")
 
 

@@ -47,7 +47,7 @@ class LongBench(Measure):
     """
 
     name = "longbench"
-    version = 3
+    version = 4
     changes_model = True
     on_corpus = False
 

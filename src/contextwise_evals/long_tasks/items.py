@@ -90,6 +90,9 @@ LEVAL = {
     "rouge": Dataset("rouge", SUMMARY, 512),
 }
 """L-Eval's kinds of evaluation; those by judges ("LLM", "human") have no metric."""
+LEVAL_EXAMS = {"gsm100": Dataset("exam", "Exams", 512), "coursera": Dataset("options", "Exams", 512)}
+LEVAL_EXAMS |= {"codeU": Dataset("code_output", "Exams", 512)}
+"""L-Eval's exams whose answers are more than a letter or a word, by the names of their files."""
 
 OTHER = Dataset("qa_f1", "Other", 64)
 """For a data set of the user's own, as far as its lines do not give it."""
@@ -214,6 +217,7 @@ def _leval_items(line: LEvalLine, path: Path, where: str) -> list[Item]:
             f"{where}: 'evaluation' is {line.evaluation!r}; it must be one of {', '.join(LEVAL)}, LLM, human"
         )
     name = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".json").removeprefix("leval_")
+    known = LEVAL_EXAMS.get(name, known) if line.evaluation == "exam" else known
     about: dict[str, Any] = {"metric": known.metric, "group": known.group, "prompt": line.prompt}
     about |= {"context": line.input, "dataset": name, "max_new_tokens": line.max_new_tokens or known.new_tokens}
     pairs = zip(line.instructions, line.outputs, strict=True)

@@ -90,7 +90,7 @@ def _plain(item: Item) -> str:
         return PLAIN_CONTINUED
     if item.metric == "rouge" and not item.question.strip():
         return PLAIN_NO_QUESTION
-    if item.metric == "exam":
+    if item.metric in ("exam", "options"):
         return PLAIN_EXAM
     return PLAIN_SUMMARY if item.group == SUMMARY else PLAIN
 

@@ -231,7 +231,8 @@ def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[i
     if not text.strip():
         raise DataError("the text is empty; give some words")
     tokenizers, sources = [s.tokenizer for s in subjects], [s.source for s in subjects]
-    every = [tokenizer(text, add_special_tokens=False, verbose=False).input_ids for tokenizer in tokenizers]
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}  # as documents are read
+    every = [tokenizer(text, **options).input_ids for tokenizer in tokenizers]
     hashes = [model_tokenizer_hash(source) for source in sources]
     begins = [start_token(tokenizer) if start else None for tokenizer in tokenizers]
     for source, ids, digest, begin in zip(sources, every, hashes, begins, strict=True):

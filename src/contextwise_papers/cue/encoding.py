@@ -79,7 +79,8 @@ class TextEncoder:
             pooling: the state at [CLS] or the mean over all tokens.
             max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
             device: device of the model; by default a GPU if available.
-            model: the weights of ``trained:NAME``; without them it has none, and only cuts texts into tokens.
+            model: the weights of ``trained:NAME``, put in evaluation mode; without them it has none, and only cuts texts into
+                tokens.
 
         Raises:
             CheckpointError: the encoder does not exist or is damaged.
@@ -104,7 +105,8 @@ class TextEncoder:
                 torch.manual_seed(source.seed)
                 model = AutoModel.from_config(config, dtype=torch.float32)
             model = model.to(usual).eval()
-        model.requires_grad_(False)
+        if not source.trained:  # those of a context encoder are the caller's, who may train them further
+            model.requires_grad_(False)
         options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": 64}
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
 

@@ -27,8 +27,9 @@ from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, point, points, table_of
 
-ANSWERS = 7
-"""A needle's number is 1 to 4, and so is what the other one adds: 2 to 8."""
+_ANSWERS = np.convolve(np.ones(4), np.ones(4)) / 16
+GUESS = float(-(_ANSWERS * np.log(_ANSWERS)).sum())
+"""Nats of an answer for who knows only how often each is right: a needle's number is 1 to 4, and so is what the other adds."""
 CHANCE = 0.05
 """Accuracy that counts as answering nothing; RULER's answers are looked for in free text, and are hardly found by guessing."""
 
@@ -57,29 +58,32 @@ class NeedleCurves(GivenModel, name="needle_curves"):
 
 
 def needle_claims(summary: dict[str, Any]) -> list[Claim]:
-    """The claims of the figure; decided only for a model that, with both needles in view, answers better than a guess."""
+    """The claims of the figure; decided only for a model that, with both needles in view, answers better than a guess.
+
+    The interval of its mean loss over texts must lie below :data:`GUESS`.
+    """
     losses = needle_losses(summary)
     first, second, difference = needle_costs(losses)
-    seen = float(losses[:, 0].mean()) if len(losses) else float("inf")
-    answers = seen < np.log(ANSWERS)
-    unanswered = undecided(f"the model does not answer: a perplexity of {np.exp(seen):,.0f} with both in view")
+    seen = mean_estimate(losses[:, 0]) if len(losses) else Estimate(float("nan"))
+    answers = below(seen, GUESS).holds
+    unanswered = undecided(f"the model does not answer: {seen:.2f} nats with both in view, and a guess has {GUESS:.2f}")
     rises, less = (above(cost) if answers else unanswered for cost in (first, difference))
     evidence = f"then {second:+.3f}; first minus second {difference:+.3f}"
     return [
-        Claim.of("the answer's perplexity rises when the first needle is masked", rises, f"{first:+.3f} nats per answer token"),
+        Claim.of("the answer's perplexity rises when the first needle is masked", rises, f"{first:+.3f} nats"),
         Claim.of("and far less when the second one is masked as well", less, evidence),
-    ]  # fmt: skip
+    ]
 
 
 def needle_losses(summary: dict[str, Any]) -> np.ndarray:
-    """(texts, 3) mean nats per answer token with both needles whole in view, with the second alone, and with none.
+    """(texts, 3) mean nats of the whole answer with both needles whole in view, with the second alone, and with none.
 
     Texts that lack one of the three are left out.
     """
     masked = [row["masked"] for row in summary["rows"]]
     losses = []
     for example in summary["examples"]:
-        nats = np.array(example["nats"]) / example["answer_tokens"]
+        nats = np.array(example["nats"])
         left = example["text_tokens"] - np.array(masked)
         far, near = (np.array(needle[1]) <= left for needle in example["needles"])
         states = [far & near, near & ~far, ~near]
@@ -91,7 +95,7 @@ def needle_losses(summary: dict[str, Any]) -> np.ndarray:
 def needle_costs(losses: np.ndarray) -> list[Estimate]:
     """Cost of losing the first needle, of losing the second as well, and the first cost minus the second.
 
-    Nats per answer token, with intervals over texts, by which the costs are paired; from :func:`needle_losses`.
+    Nats of the whole answer, with intervals over texts, by which the costs are paired; from :func:`needle_losses`.
     """
     if not len(losses):
         return [Estimate(float("nan"))] * 3

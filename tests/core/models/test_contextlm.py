@@ -25,6 +25,8 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
+from contextwise.models.prefix import set_prompt_form
+from contextwise.objectives.kind import PromptForm
 from contextwise.training.kinds import ContextPredictorSettings
 
 WITHOUT_START = ("add", "norm_add", "normed_gate", "own_norms", "shared_norm", "paper")
@@ -279,6 +281,13 @@ def test_a_head_with_a_bias_is_rejected():
     stock = stock_model("gpt2")
     stock.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
     with pytest.raises(ConfigError, match="vocabulary head of this gpt2 has a bias"):
+        ContextLMForCausalLM.from_backbone(stock)
+
+
+def test_a_backbone_that_reads_its_prompts_as_a_prefix_is_rejected():
+    stock = stock_model("gpt2")
+    set_prompt_form(stock.config, PromptForm())
+    with pytest.raises(ConfigError, match="this gpt2 reads its prompts as a prefix, .*; choose a backbone that was"):
         ContextLMForCausalLM.from_backbone(stock)
 
 

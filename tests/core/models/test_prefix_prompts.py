@@ -100,6 +100,26 @@ def test_generation_reads_the_prompt_as_a_prefix(kind, form):
         assert both[:, 6:].tolist() == expected
 
 
+CASES = [(PromptForm(), "prompt"), (PromptForm(), "itself"), (UL2, "prompt"), (UL2, "causal")]
+
+
+@pytest.mark.parametrize(("form", "assistant"), CASES)
+def test_assisted_generation_gives_the_tokens_of_greedy_decoding(form, assistant):
+    """The draft behind the prompt is not a part of the prefix, in the first pass either."""
+    model = model_of("gpt2", form)
+    options = {"max_new_tokens": 16, "do_sample": False, "pad_token_id": 0}
+    assisted = {
+        "prompt": {"prompt_lookup_num_tokens": 4},
+        "itself": {"assistant_model": model},
+        "causal": {"assistant_model": small_gpt2(64, 64)},
+    }[assistant]
+    for seed in range(8):
+        ids = torch.randint(1, 40, (1, 5), generator=torch.Generator().manual_seed(seed)).repeat(1, 3)
+        mask = torch.ones_like(ids)
+        plain = model.generate(ids, attention_mask=mask, **options)
+        assert torch.equal(model.generate(ids, attention_mask=mask, **options, **assisted), plain)
+
+
 def test_the_cache_is_filled_with_the_prefix_mask():
     model, ids = model_of(), torch.tensor([[3, 9, 4, 30, 17, 5]])
     out = model.generate(ids, max_new_tokens=2, do_sample=False, return_dict_in_generate=True, pad_token_id=0)

@@ -11,11 +11,13 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
+from contextwise.models.prefix import set_prompt_form
+from contextwise.objectives.kind import PromptForm
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderModel
-from small import recipe_values, write_documents
+from small import recipe_values, save_model, write_documents
 from trained import trained, weights
 
 
@@ -126,6 +128,18 @@ def test_settings_that_contradict_are_refused(backbone, corpus_folder, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
+def test_a_context_predictor_takes_no_model_that_reads_its_prompts_as_a_prefix(backbone, corpus_folder, tmp_path):
+    model = load_model(backbone, device="cpu")
+    set_prompt_form(model.config, PromptForm())
+    save_model(tmp_path / "prefix", model)
+    values = values_from(tmp_path / "prefix", corpus_folder, tmp_path / "run", context_predictor={})
+    with pytest.raises(
+        ConfigError, match=r"model.context_predictor needs a model that reads its prompts causally, but .*"
+    ):
+        trained(values)
+    assert not (tmp_path / "run").exists()
+
+
 def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus_folder, tmp_path):
     output = tmp_path / "run"
     values = values_from(tmp_path / "nowhere", corpus_folder, output)
@@ -147,7 +161,7 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
 
 @pytest.mark.parametrize("kind", ["contextlm", "multitoken", "mistral"])
 def test_models_that_a_prefix_mask_does_not_fit_are_refused(kind, corpus_folder, tmp_path):
-    """The pathway and the heads see later tokens of the prefix; a sliding window would be replaced by the mask."""
+    """The pathway and the heads take no such mask; a sliding window would be replaced by it."""
     small: dict = {"vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     config: PreTrainedConfig = GPT2Config(vocab_size=257, n_embd=32, n_layer=1, n_head=2, n_positions=32)
     if kind == "contextlm":
@@ -161,7 +175,7 @@ def test_models_that_a_prefix_mask_does_not_fit_are_refused(kind, corpus_folder,
     values = values_from(tmp_path / "model", corpus_folder, tmp_path / "run")
     values["model"] = {"pretrained": str(tmp_path / "model")}
     values |= {"objective": {"name": "prefix"}}
-    why = "has a sliding window of 8 tokens" if kind == "mistral" else f"leak through the {kind} model"
+    why = "has a sliding window of 8 tokens" if kind == "mistral" else f"but the {kind} model .* takes no mask for it"
     with pytest.raises(ConfigError, match=why):
         train(validate(Recipe, values, "the recipe"))
     assert not (tmp_path / "run").exists()

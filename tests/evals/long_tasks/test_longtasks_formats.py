@@ -111,3 +111,12 @@ def test_wrong_files(tmp_path):
         read_items([tmp_path / "none.jsonl"])
     with pytest.raises(DataError, match=r"empty\.jsonl is empty; give JSON Lines"):
         read_items([write_rows(tmp_path / "empty.jsonl", [])])
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "new_tokens"),
+    [("tpo", "exam", 16), ("gsm100", "exam", 512), ("coursera", "options", 512), ("codeU", "code_output", 512)],
+)
+def test_exams_of_long_answers_have_room_and_a_metric_of_their_own(tmp_path, name, metric, new_tokens):
+    items, _ = read_items([write_rows(tmp_path / f"leval_{name}.jsonl", [leval_line()])])
+    assert {(item.metric, item.new_tokens, item.group) for item in items} == {(metric, new_tokens, "Exams")}

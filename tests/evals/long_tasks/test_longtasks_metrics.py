@@ -68,10 +68,49 @@ def test_the_harness_has_a_function_for_every_metric(metric):
         ("1\nThe answer is 42 apples", "42 Apples", 1.0),
         ("41", "42", 0.0),
         ("", "C", 0.0),
+        ("A cat", "A dog", 0.0),  # the article is no option
+        ("A cat", "A", 1.0),
+        ("C. one\nD. another", "C", 1.0),
+        ("18", "8", 0.0),
+        ("$70,000", "70000", 1.0),
+        ("16 - 3 - 4 = 9 eggs, for 9 * 2 = 18.00 dollars.\n\nQuestion: another with 5?", "18", 1.0),
+        ("First 3, then 7. The answer is $18. Two are left over: 2", "18", 1.0),
+        ("The answer is 18.5", "18", 0.0),
+        ("none", "18", 0.0),
+        ("art in societyies", "Art in society", 0.0),
     ],
 )
 def test_exams(answer, wanted, expected):
     assert score(answer, [wanted], "exam") == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "expected"),
+    [
+        ("A. this\nC. that\nThey help, as B. says", "AC", 1.0),
+        ("A. this\nC. that", "ACD", 0.25),
+        ("A. this\nC. that", "A", 0.0),
+        ("(A) this\n(B) that", "AB", 1.0),
+        ("AC", "AC", 1.0),
+        ("The answer is C.", "C", 1.0),
+    ],
+)
+def test_options_a_line_are_gathered(answer, wanted, expected):
+    assert score(answer, [wanted], "options") == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "wanted", "expected"),
+    [
+        ("1. a is [1, 2]\n2. The value of b printed will be [[1.0, 2.0],\n [3.0, 4.0]]", "[[1 2][3 4]]", 1.0),
+        ("the final output is 'dlroW!' because the characters of the word are read from its end", "dlroW!", 1.0),
+        ("dlroW! is what one gets, if the characters of the word are read from its end", "dlroW!", 0.0),
+        ("So the value is 15", "5", 0.0),
+        ("So the value of a is 5", "5", 1.0),
+    ],
+)
+def test_the_output_of_a_program_is_among_the_last_words(answer, wanted, expected):
+    assert score(answer, [wanted], "code_output") == expected
 
 
 def test_a_missing_package_is_reported_before_anything_is_answered(monkeypatch):

@@ -17,6 +17,7 @@ from contextwise.data import Corpus
 from contextwise.models import token_losses
 from contextwise.models.contextlm.layers import INJECTIONS
 from contextwise.models.contextlm.pathway import context_pathway
+from contextwise.models.loading import load_tokenizer
 from contextwise_papers.contextlm.attention import (
     MOST_TOKENS,
     ModelReading,
@@ -227,6 +228,13 @@ def test_two_models_read_a_text(saved):
     bare = read_with_models([context], TEXT, start=False, context_chunk=7)
     assert not bare.has_start and bare.ids == reading.ids[1:] and bare.chunk_size == 7
     assert bare.models[0].chunk_size == 4  # its own chunks stay what they are
+
+
+def test_a_special_token_that_a_text_spells_is_text(saved):
+    plain = saved(GPT2LMHeadModel(gpt2()), "plain")
+    spelled = load_tokenizer(plain).eos_token
+    reading = read_with_models([plain], f"a{spelled}", start=False)
+    assert reading.ids == list(f"a{spelled}".encode()) and "".join(reading.pieces) == f"a{spelled}"
 
 
 def test_pieces_are_the_text(corpus_folder):

@@ -81,6 +81,13 @@ def test_log_probabilities_worked_by_hand() -> None:
         assert one.per_token == pytest.approx(math.log(probability) / (one.tokens + 1), abs=1e-5)
 
 
+def test_a_special_token_that_a_candidate_spells_is_text() -> None:
+    """As one token it would be the end of a sentence within the sentence."""
+    spelled = BYTES.eos_token
+    (ranked,) = rescore(unigram_model({256: 0.25}), [spelled], tokenizer=BYTES)
+    assert ranked.tokens == len(spelled.encode()) > 1
+
+
 def test_equal_candidates_stay_in_their_order() -> None:
     model = unigram_model({ord("a"): 0.25, ord("b"): 0.25, ord("c"): 0.25, 256: 0.25})
     assert [one.text for one in rescore(model, ["cb", "ab", "a", "ba"], tokenizer=BYTES)] == ["a", "cb", "ab", "ba"]

@@ -8,9 +8,9 @@ from transformers import AutoModel
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.kernel import Subject, measure
 from contextwise.models import load_model
-from contextwise.models.loading import load_config
+from contextwise.models.loading import load_config, load_tokenizer
 from contextwise.models.spec import matrix_weights, pretraining_losses, training_flops_per_example
 from contextwise.training import train
 from contextwise.training.inputs import TrainingInputs
@@ -91,6 +91,21 @@ def test_tokens_in_the_model_give_the_vectors_of_the_encoder_alone(mine):
     with torch.no_grad():
         torch.testing.assert_close(model.cue_vectors(ids, mask), model.cue_vectors(vectors, mask), atol=1e-5, rtol=1e-4)
         assert not torch.allclose(model.cue_vectors(ids, mask), model.cue_vectors(ids.flip(1), mask.flip(1))[:, :1])
+
+
+def test_a_loaded_model_is_trained_on_with_it_after_a_measurement(mine, tmp_path):
+    model = load_model(mine.folder / "joint", device="cpu").train()
+
+    def state():
+        modes = {name: module.training for name, module in model.named_modules()}
+        return modes, {name: weight.requires_grad for name, weight in model.named_parameters()}
+
+    before = state()
+    subject = Subject(model, tokenizer=load_tokenizer(mine.folder / "joint"))
+    measure(subject, SentenceLoss(limit=4), Corpus.open(mine.corpus, split="validation"), out=tmp_path / "result")
+    assert state() == before and any(weight.requires_grad for weight in model.text_encoder.parameters())
+    open_text_encoder(model, "a run")
+    assert any(weight.requires_grad for weight in model.text_encoder.parameters())
 
 
 @pytest.mark.parametrize("stage", ["joint", "adapt", "swap"])

@@ -16,6 +16,7 @@ from contextwise_evals.ruler.results import task_results
 from contextwise_papers.claims import share_error
 from contextwise_papers.intrinsic_entropy.density import kde_entropy, leading_directions
 from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import (
+    GUESS,
     NeedleCurves,
     RulerCurves,
     entropy_claims,
@@ -45,16 +46,16 @@ def needles(*nats):
     return {"rows": [{"masked": n} for n in (0, 10, 50, 90)], "examples": examples}
 
 
-def test_the_cost_of_each_needle_is_per_token_and_over_the_steps_between():
+def test_the_cost_of_each_needle_is_per_answer_and_over_the_steps_between():
     summary = needles((2.0, 4.0, 9.0, 10.0))
-    assert needle_losses(summary).tolist() == [[1.5, 4.5, 5.0]]
+    assert needle_losses(summary).tolist() == [[3.0, 9.0, 10.0]]
     first, second, _ = needle_costs(needle_losses(summary))
-    assert (first.value, second.value) == (3.0, 0.5)
+    assert (first.value, second.value) == (6.0, 1.0)
     assert first.low is None
     losses = needle_losses(needles((2.0, 4.0, 9.0, 10.0), (2.0, 4.0, 11.0, 10.0)))
     first, second, _ = needle_costs(losses)
-    half = 12.706204736 * 0.5  # Student's t with one degree of freedom; the standard error of 3 and 4
-    assert (first.low, first.high) == pytest.approx((3.5 - half, 3.5 + half))
+    half = 12.706204736 * 1.0  # Student's t with one degree of freedom; the standard error of 6 and 8
+    assert (first.low, first.high) == pytest.approx((7.0 - half, 7.0 + half))
     assert second.value == pytest.approx(0.0)
 
 
@@ -68,9 +69,20 @@ def test_a_text_that_lacks_a_state_is_left_out():
 def test_a_model_that_does_not_answer_tells_nothing_of_needles():
     dull = needles((20.0, 20.0, 24.0, 26.0), (20.0, 20.0, 25.0, 26.0))
     assert [claim.holds for claim in needle_claims(dull)] == [None, None]
-    assert "a perplexity of 22,026 with both in view" in needle_claims(dull)[0].evidence
+    assert "does not answer: 20.00 nats with both in view, and a guess has 1.84" in needle_claims(dull)[0].evidence
     bright = needles((1.0, 1.0, 6.0, 6.5), (1.2, 1.0, 6.0, 6.8))
     assert [claim.holds for claim in needle_claims(bright)] == [True, True]
+    assert [claim.holds for claim in needle_claims({**bright, "examples": []})] == [None, None]
+
+
+def test_an_answer_of_two_tokens_is_compared_whole_with_a_guess():
+    """It passed at half of its nats, and at those of a guess among seven equally likely answers."""
+    draws = [first + second for first in range(1, 5) for second in range(1, 5)]
+    shares = [draws.count(answer) / 16 for answer in range(2, 9)]
+    assert GUESS == pytest.approx(-sum(p * np.log(p) for p in shares)) == pytest.approx(1.841, abs=5e-4)
+    for mean in (3.8, 1.9, 1.8):  # the last is below the guess, but its interval reaches beyond it
+        worse = needles((mean, mean + 0.1, 9.0, 10.0), (mean, mean - 0.1, 9.0, 10.1))
+        assert [claim.holds for claim in needle_claims(worse)] == [None, None]
 
 
 def curve(*accuracies, questions=200, seed=0):

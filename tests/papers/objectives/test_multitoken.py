@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.models.prefix import set_prompt_form
+from contextwise.objectives.kind import PromptForm
 from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from examples import FEW
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
@@ -257,6 +259,13 @@ def test_a_head_with_a_bias_is_rejected():
     stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
     stock.lm_head = torch.nn.Linear(16, VOCABULARY)
     with pytest.raises(ConfigError, match="has a bias"):
+        MultiTokenForCausalLM.from_backbone(stock, 3)
+
+
+def test_a_backbone_that_reads_its_prompts_as_a_prefix_is_rejected():
+    stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
+    set_prompt_form(stock.config, PromptForm(before=(1,)))
+    with pytest.raises(ConfigError, match="this gpt2 reads its prompts as a prefix"):
         MultiTokenForCausalLM.from_backbone(stock, 3)
 
 

@@ -230,10 +230,13 @@ def test_a_run_begun_before_a_setting_existed_is_the_same_run(sentences_folder, 
         ({"objective": "masked"}, "needs another kind of model .encoder. than model.family gpt2 .decoder."),
         ({"objective": "spans"}, "set model.family to t5"),
         ({"objective": "causal", "model": {"family": "bert"}}, "gpt2 or gpt_neox or gpt2_rotary or llama"),
-        ({"objective": "prefix", "model": {"context_predictor": {}}}, "has bidirectional attention in a prefix"),
+        (
+            {"objective": "prefix", "model": {"context_predictor": {}}},
+            "has bidirectional attention in a prefix, but model.context_predictor takes no mask for it; remove one",
+        ),
         (
             {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},
-            "has bidirectional attention in a prefix",
+            "has bidirectional attention in a prefix, but model.multi_token takes no mask for it; remove one",
         ),
         (
             {"objective": "masked", "model": {"family": "bert", "multi_token": {}}},

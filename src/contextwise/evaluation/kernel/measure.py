@@ -83,7 +83,8 @@ class Measure(Settings):
         on_corpus: whether it is made on the documents of a corpus.
         model_types: kinds of models that it can measure: ``decoder``, ``encoder-decoder``.
         gives_contexts: whether it gives contexts to a model that takes them; others measure it without, with a note.
-        changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure.
+        changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure,
+            or puts a model that was given loaded back as it was.
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
         filled: settings that :meth:`resolved` gives a value.

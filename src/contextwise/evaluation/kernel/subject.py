@@ -1,6 +1,7 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
 import contextlib
+import copy
 import glob
 import hashlib
 import json
@@ -100,15 +101,26 @@ class Subject:
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Let a model that was given loaded be in evaluation mode inside the ``with`` block."""
-        modes = {module: module.training for module in self.model.modules()} if self.loaded else {}
+        """Put a model that was given loaded in evaluation mode inside the ``with`` block, and then back as it was.
+
+        A measure may extend its positions or freeze its weights: its modules, their attributes and configurations, and which
+        weights are trained are restored. The values of its weights are not: no measure changes them.
+        """
+        modules = list(self.model.modules()) if self.loaded else []
+        owners = [*modules, *(module.config for module in modules if hasattr(module, "config"))]
+        inner = [held for owner in owners for held in vars(owner).values() if isinstance(held, dict)]
+        states = [(held, dict(held)) for held in (*(owner.__dict__ for owner in owners), *inner)]
+        trained = [(weight, weight.requires_grad) for module in modules for weight in module.parameters(recurse=False)]
         try:
-            for module in modes:
+            for module in modules:
                 module.training = False
             yield
         finally:
-            for module, mode in modes.items():
-                module.training = mode
+            for held, state in states:
+                held.clear()
+                held.update(state)
+            for weight, requires_grad in trained:
+                weight.requires_grad = requires_grad
 
     @property
     def name(self) -> str:
@@ -137,10 +149,10 @@ class Subject:
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
-        """The model's configuration, read without the weights."""
+        """The model's configuration, read without the weights; a copy, since a measure may extend the model's positions."""
         from contextwise.models.loading import load_config
 
-        return self.model.config if self.loaded else load_config(self.source)
+        return copy.deepcopy(self.model.config) if self.loaded else load_config(self.source)
 
     @cached_property
     def model(self) -> "PreTrainedModel":

@@ -63,7 +63,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
         Raises:
             CheckpointError: the backbone could not be loaded.
-            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, or an option is out of range.
+            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, it reads its prompts as a prefix,
+                or an option is out of range.
         """
         source = pretrained_backbone(backbone, "ContextLM's has")
         model = cls(ContextLMConfig(backbone_config=source.config, **options))

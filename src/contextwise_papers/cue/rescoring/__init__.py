@@ -30,6 +30,7 @@ class Rescore(Measure):
     """
 
     name = "rescore"
+    version = 2
     on_corpus = False
     gives_contexts = True
     result = RankedLists

@@ -171,9 +171,10 @@ def _token_ids(group: CandidateList, tokenizer: PreTrainedTokenizerBase, weight:
             f"{group.name}: candidate {without[0]} has no score, which a weight of {weight:g} needs; give all of them one, or "
             "leave the weight out"
         )
-    token_ids: list[list[int]] = tokenizer(
-        [candidate.text for candidate in group.candidates], add_special_tokens=False, verbose=False
-    ).input_ids
+    texts = [candidate.text for candidate in group.candidates]
+    # Special tokens that a candidate spells are text, as in the documents of a corpus.
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    token_ids: list[list[int]] = tokenizer(texts, **options).input_ids
     for number, ids in enumerate(token_ids, start=1):
         if not ids:
             raise DataError(f"{group.name}: candidate {number} has no tokens; remove it, or give its text")

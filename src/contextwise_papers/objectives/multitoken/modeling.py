@@ -200,8 +200,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
         Raises:
             CheckpointError: the backbone could not be loaded.
-            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, it has too few layers for a
-                trunk, or it adds a context before its last block.
+            ConfigError: the backbone's family has no adapter, its vocabulary head has a bias, it reads its prompts as a prefix,
+                it has too few layers for a trunk, or it adds a context before its last block.
         """
         source = pretrained_backbone(backbone, "the heads here have")
         matrix = source.get_output_embeddings()
