@@ -174,7 +174,10 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"grid": {"training.beta1": [0.9]}}, "'training.beta1' cannot be an axis"),
         ({"grid": {"training.learning_rate": [1]}}, "the rule of learning_rate sets it"),
         ({"grid": {"training.tokens_per_step": [64]}}, "it is the same for every context"),
-        ({"base": {"training": {"examples_per_step": 8}}}, "training.examples_per_step is given, but the runs of a sweep"),
+        (
+            {"base": {"training": {"examples_per_step": 8}}},
+            "training.examples_per_step is given, but the runs of a sweep",
+        ),
         ({"grid": {"data.context": [16, 16]}}, "data.context has 16 twice"),
         ({"grid": {"data.context": []}}, "data.context has no values"),
         ({"grid": {"data.context, data.context": [[8, 16]]}}, "data.context, data.context names a setting twice"),
