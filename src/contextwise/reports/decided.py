@@ -52,22 +52,35 @@ def overview_plots(result: "Decided") -> list[Plot]:
     """The difference of each of several arms: its seeds, and the newest interval; nothing for one comparison."""
     if len(result.comparisons) < 2:
         return []
-    names = [page.plain(f"{each.arm}{at_budget(each, result)}") for each in result.comparisons]
-    seeds = [_by_seed(each) for each in result.comparisons]
-    of = [name for name, own in zip(names, seeds, strict=True) for _ in own]
-    hover = "%{y}: %{x:+.4f}"
-    traces = [page.scatter([*itertools.chain(*seeds)], of, None, hover, name="each seed", **CROSSES)]
-    newest = [each.last.of(each.documents) for each in result.comparisons]
-    known = {name: estimate for name, estimate in zip(names, newest, strict=True) if estimate.has_interval}
+    total = len(result.comparisons)
+    rows = {total - number: each for number, each in enumerate(result.comparisons)}
+    seeds = [(value, row) for row, each in rows.items() for value in _by_seed(each)]
+    values, at = map(list, zip(*seeds, strict=True))
+    traces = [page.scatter(values, at, None, "%{x:+.4f}", name="each seed", **CROSSES)]
+    newest = {row: each.last.of(each.documents) for row, each in rows.items()}
+    known = {row: estimate for row, estimate in newest.items() if estimate.has_interval}
     if known:
         estimates = [*known.values()]
         style = {"name": READINGS[result.documents], "mode": "markers", "error_x": page.error_bars(estimates)}
-        traces.append(page.scatter([each.value for each in estimates], [*known], 0, hover, **style))
+        traces.append(page.scatter([each.value for each in estimates], [*known], 0, "%{x:+.4f}", **style))
     margins = {each.margin for each in result.comparisons}
     lines = [page.level(value, "dash" if value else "solid", "x") for m in margins for value in (0.0, m, -m)]
-    xaxis = {"title": page.plain(f"minus {result.reference} ({newest[0].unit})")}
-    yaxis = {"categoryorder": "array", "categoryarray": names[::-1], "title": ""}
-    layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines, height=110 + 34 * len(names))
+    beside = {"showarrow": False, "x": 0, "xref": "paper", "xanchor": "left", "yanchor": "middle"}
+    labels = [
+        {"text": page.plain(f"{each.arm}{at_budget(each, result)}"), "y": row + 0.33, **beside}
+        for row, each in rows.items()
+    ]
+    xaxis = {"title": page.plain(f"minus {result.reference} ({newest[total].unit})"), "tickformat": "~g", "nticks": 7}
+    yaxis = {"visible": False, "range": [0.5, total + 0.62], "fixedrange": True}
+    layout = page.figure(
+        traces,
+        annotations=labels,
+        xaxis=xaxis,
+        yaxis=yaxis,
+        shapes=lines,
+        height=110 + 44 * total,
+        margin={"l": 12, "r": 12, "t": 8, "b": 52},
+    )
     caption = f"Left of zero the loss is lower than that of {result.reference}; the dashed lines are the margin."
     return [Plot("overview", layout, f"Differences to {result.reference}", caption + f" {ANYTIME}" * bool(known))]
 

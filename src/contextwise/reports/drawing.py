@@ -72,12 +72,15 @@ def drawn(figure: dict[str, Any], label: str) -> Markup:
     height += top - TOP
     shapes, notes = layout.get("shapes") or [], layout.get("annotations") or []
     x = Axis(layout.get("xaxis") or {}, [*_reach(traces, "x")], (LEFT, WIDTH - RIGHT))
-    levels = [each["y0"] for each in shapes]
+    upright = [each for each in shapes if each.get("yref") == "y domain"]
+    levels = [each["y0"] for each in shapes if each not in upright]
     y = Axis(layout.get("yaxis") or {}, [*_reach(traces, "y"), *levels], (height - BOTTOM, top))
     parts = [*_axes(x, y)]
     for each in shapes:
-        at, dash = y.at(each["y0"]), "" if each["line"].get("dash") == "solid" else ' stroke-dasharray="3 3"'
-        parts.append(f'<path d="M{LEFT} {at}H{WIDTH - RIGHT}" stroke="currentColor" opacity=".5"{dash}/>')
+        across = f"M{LEFT} {y.at(each['y0'])}H{WIDTH - RIGHT}"
+        line = f"M{x.at(each['x0'])} {top}V{height - BOTTOM}" if each in upright else across
+        dash = "" if each["line"].get("dash") == "solid" else ' stroke-dasharray="3 3"'
+        parts.append(f'<path d="{line}" stroke="currentColor" opacity=".5"{dash}/>')
     if (layout.get("xaxis") or {}).get("zeroline") and x.low <= 0 <= x.high:
         parts.append(f'<path d="M{x.at(0)} {top}V{height - BOTTOM}" stroke="currentColor" opacity=".5"/>')
     for trace in traces:

@@ -622,7 +622,8 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert html.index('id="overview"') < html.index('id="path-0"')
     seeds, whole = overview.figure["data"]
     newest = [each.last.fixed for each in result.comparisons]
-    assert seeds["y"] == [each.arm for each in result.comparisons for _ in each.looks]
+    assert seeds["y"] == [2] * len(result.comparisons[0].looks) + [1] * len(result.comparisons[1].looks)
+    assert [each["text"] for each in overview.figure["layout"]["annotations"]] == ["alike", "slower"]
     assert whole["x"] == [each.value for each in newest]
     assert whole["error_x"]["array"] == pytest.approx([each.high - each.value for each in newest])
     show(trial_tables(result))
