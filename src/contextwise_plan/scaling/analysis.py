@@ -35,7 +35,8 @@ SAME = 1e-6
 LAW_ERROR = 0.012
 """Standard deviation of ln L that a law is off at e times the largest FLOPs of its sweep, beside what its ensemble varies by.
 
-On the six sweeps of ``benchmarks/results/sweeps``, of which the smaller budgets were fitted, the most likely value is 0.011."""
+On six sweeps like those of ``benchmarks/results/sweeps``, of which the smaller budgets were fitted, the most likely value was
+0.011."""
 
 
 class Score:

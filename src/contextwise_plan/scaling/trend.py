@@ -53,8 +53,8 @@ class Powers(NamedTuple):
     deviation of an optimum by ρ where the losses say nothing of it.
     """
 
-    budget: tuple[float, float] = (0.5, 0.3)
-    size: tuple[float, float] = (-0.6, 0.2)
+    budget: tuple[float, float] = (0.6, 0.3)
+    size: tuple[float, float] = (-0.7, 0.25)
     spread: float = 0.15
     freedom: int = 2
 

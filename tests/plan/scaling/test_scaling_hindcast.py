@@ -48,14 +48,14 @@ def test_the_best_context_before_is_read_from_what_was_shown(books):
     assert books.flops[books.flops < 1e12].max() > 8e11 > books.flops[books.flops > 6e11].min()
     low = (books.flops > 8.5e11) & (books.context == 256)
     points = [dataclasses.replace(p, loss=p.loss / 5) if x else p for p, x in zip(books.points, low, strict=True)]
-    check = Hindcast(observations(points), 8e11, resamples=2)
+    check = Hindcast(observations(points), 8e11, resamples=8)
     assert (check.shown, check.hidden) == (21, 14)
     assert [(row.before, row.measured) for row in check.optima] == [(8, 256)]
 
 
 @pytest.mark.long
 def test_a_check_leaves_enough_for_a_law(books):
-    check = Hindcast(books, resamples=2)
+    check = Hindcast(books, resamples=8)
     assert (check.shown, check.hidden) == (21, 14)
     for count, error in (
         (3, "needs 4 budgets at least, 3 to show .* has 3; give"),
