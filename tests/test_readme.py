@@ -20,8 +20,7 @@ Triple = tuple[float, float, float]
 
 
 def read(name: str) -> Any:
-    result = json.loads((RESULTS / f"{name}.json").read_text())
-    return result
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def arms(name: str, arm: str) -> dict[str, Triple]:
