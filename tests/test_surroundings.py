@@ -1,4 +1,4 @@
-"""What surrounds a command or a call of the library changes no result: the caller's settings of torch, variables, streams."""
+"""Results do not depend on what surrounds a command or a call: the caller's settings of torch, variables, streams."""
 
 import contextlib
 import errno

@@ -216,6 +216,10 @@ def compare(
         refuse_absent(run)
     if html is not None:
         check_file(html)
+    if corpus is not None and label is not None:
+        raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
+    if corpus is None and limit is not None:
+        raise ConfigError("--limit says how much of --corpus is read; give that too")
     from contextwise.comparison.curves import are_curves
 
     if curves or are_curves(runs):
@@ -232,10 +236,6 @@ def compare(
     from contextwise.comparison.comparison import compare as compare_evaluations
     from contextwise.comparison.tables import comparison_tables
 
-    if corpus is not None and label is not None:
-        raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    if corpus is None and limit is not None:
-        raise ConfigError("--limit says how much of --corpus is read; give that too")
     results = None if corpus is None else evaluate_all(runs, corpus, split, unit, limit=limit)
     comparison = compare_evaluations(
         runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit

@@ -108,7 +108,8 @@ def evaluate_all(
     subjects = [source if isinstance(source, Subject) else Subject(source) for source in sources]
     refuse_repeated([subject.source for subject in subjects])  # before they are measured
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
-    how = validate(measures()[own[0]] if own else Loss, settings, "the evaluation")
+    given = {name: value for name, value in settings.items() if value is not None}  # which another measure may lack
+    how = validate(measures()[own[0]] if own else Loss, given, "the evaluation")
     documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 

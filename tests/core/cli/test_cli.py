@@ -458,6 +458,7 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["generate", "no/run", "--prompt", "a"]),
         (2, ["generate", "nowhere", "--prompt", "a"]),
         (2, ["compare", "nowhere", "neither"]),
+        (2, ["compare", str(tmp_path), str(tmp_path.parent), "--limit", "3"]),
         (2, ["trial", "gpt2", "contextlm"]),
         (2, ["trial", "gpt2", "contextlm", "--corpus", "no/corpus"]),
         (2, ["trial", "gpt2", "gtp2", "--corpus", "no/corpus"]),

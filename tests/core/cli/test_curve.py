@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of, work
-from contextwise.evaluation.measures.curve import Curve, measures_table, passes
+from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table, passes
 from small import write_run
 
 COMMAND = "curve runs/alpha --corpus corpus --mode running"
@@ -70,6 +71,12 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     ]
     assert rows[0] == ["effective context", "> 496", "–", "doubling 496 gains ≥ 0.01"]
     assert rows[1] == ["effective context", "41", "–", "a doubling is worth < 0.01"]
+    bins = [loss | {"loss": 3.5, "visible_from": 1, "visible_to": 1}, loss | {"loss": 2.5}]
+    summary = {"model": "runs/a", "bins": bins, "measures": measures | {"effective_context": reach | {"value": None}}}
+    answer = (
+        "a: 3.50 nats per token with 1 visible token, 2.50 with 9; effective context > 496: twice that still gains 0.01"
+    )
+    assert CurveResult(Path("c"), summary).answer == f"{answer} nats or more"
 
 
 def test_json_alone_on_standard_output(contextwise, workplace):
