@@ -127,6 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--run-noise", type=float, default=0.006, help="random effect of a run, as a share of the loss")
     parser.add_argument("--point-noise", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=0, help="of the first sweep")
+    parser.add_argument("--shortest", type=int, default=laws.CONTEXTS[0], help="training context, a power of two")
     parser.add_argument("--write", type=Path, default=None, help="write one sweep to this folder, and do no more")
     parser.add_argument("--powers", type=float, nargs="+", help="sweeps whose best context grows with these powers")
     options = parser.parse_args(arguments)
@@ -140,15 +141,17 @@ def main(arguments: list[str] | None = None) -> None:
         return
     several = options.sizes == "three"
     law, sizes = (laws.true_loss, laws.SIZES) if several else (laws.one_size_loss, {"nano": MIDDLE})
-    noise = {"run_noise": options.run_noise, "point_noise": options.point_noise}
+    contexts = tuple(2**power for power in range(options.shortest.bit_length() - 1, 12))
+    drawn: dict[str, Any] = {"sizes": sizes, "contexts": contexts}
+    drawn |= {"run_noise": options.run_noise, "point_noise": options.point_noise}
     if options.write is not None:
-        laws.write_sweep(options.write, laws.drawn_points(law, sizes, **noise, seed=options.seed))
+        laws.write_sweep(options.write, laws.drawn_points(law, **drawn, seed=options.seed))
         print(options.write)
         return
     held: dict[str, list[bool]] = {}
     refused = 0
     for seed in range(options.seed, options.seed + options.sweeps):
-        points = observations(laws.drawn_points(law, sizes, **noise, seed=seed, count=12))
+        points = observations(laws.drawn_points(law, **drawn, seed=seed, count=12))
         cost = measured_cost(points, "flops")
         try:
             fit = Analysis(points, 100, 0.9, seed)
@@ -161,7 +164,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name, share in shares.items():
         print(f"{name:>14}: {share:.0%} of {len(held[name])} 90% intervals hold the truth")
     del settings["powers"]
-    publish(f"plan_coverage-{options.sizes}", {"settings": settings, "covered": shares, "refused": refused})
+    wider = "" if contexts == laws.CONTEXTS else f"-from-{contexts[0]}"
+    publish(f"plan_coverage-{options.sizes}{wider}", {"settings": settings, "covered": shares, "refused": refused})
 
 
 if __name__ == "__main__":
