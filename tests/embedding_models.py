@@ -53,6 +53,15 @@ def llama() -> Any:
     ).eval()
 
 
+def longrope() -> Any:
+    """A Llama with the frequencies of Phi-3: others for texts of more than 12 tokens."""
+    torch.manual_seed(0)
+    rope: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 12}
+    rope |= {"short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 4.0, 8.0]}
+    places = {"max_position_embeddings": POSITIONS, "rope_parameters": rope}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **places, **SHAPE, **WIDE)).eval()
+
+
 def bert() -> Any:
     torch.manual_seed(0)
     config = BertConfig(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, pad_token_id=259, **SHAPE, **WIDE)
@@ -98,6 +107,7 @@ def multi_token() -> Any:
 MODELS = {
     "gpt2": gpt2,
     "llama": llama,
+    "longrope": longrope,
     "bert": bert,
     "roberta": roberta,
     "t5": t5,

@@ -159,7 +159,7 @@ class WidthRow:
 
     Attributes:
         losses: factor -> mean loss over seeds, nats per token; None where a run diverged.
-        best: the best factor, with its interval over seeds; None where the lowest loss is at an edge of the factors.
+        best: the best factor, with its interval over seeds; None where the lowest loss of a seed is at an edge of the factors.
         cost: loss at the factor that all widths share, minus the lowest of this width.
     """
 
@@ -202,7 +202,8 @@ class Transfer:
             if diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
             elif edges:
-                why = f"the lowest loss is at an edge of the factors at width {', '.join(edges)}; give more factors"
+                lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
+                why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
             return [*activations, f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [

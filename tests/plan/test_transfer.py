@@ -104,6 +104,15 @@ def test_slopes_that_differ_leave_it_open(corpus_folder, tmp_path):
     assert result.factor.low < 0.1 and result.factor.high > 1
 
 
+def test_one_seed_at_an_edge_is_said_to_be_one(corpus_folder, tmp_path):
+    result = fitted(
+        corpus_folder, tmp_path, [0, 2.5]
+    )  # at width 32 the best factors are 1 and, beyond all of them, 5.7
+    assert result.rows[1].best is None and min(result.rows[1].losses, key=result.rows[1].losses.get) == 2.0
+    why = "the lowest loss of at least one seed is at an edge of the factors at width 32; give more factors"
+    assert result.sentences[-1] == f"No rate follows: {why}."
+
+
 def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
     result = fitted(corpus_folder, tmp_path, [0, 0], widths=[16])
     assert result.sentences == ["No rate follows: one width has no slope; give another."]

@@ -25,6 +25,7 @@ from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
 from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
 from contextwise.models.prefix import with_prefix
+from contextwise.models.rope import forget_lengths
 from contextwise.objectives.kind import Kind
 
 
@@ -236,6 +237,7 @@ def _loaded(
     _check_finite(model, path_or_name)
     _check_whole_numbers(model, Path(folder))
     _use_ordinary_outputs(model)
+    forget_lengths(model)
     return with_prefix(model).to(device).eval(), sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
 
 

@@ -4,9 +4,12 @@ A rotary model can process windows of any length; ``none`` keeps the frequencies
 factor, ``dynamic`` (NTK) increases the base with the length of the input and does not change inputs of the trained length,
 ``yarn`` divides the low frequencies and keeps the high ones (``transformers.modeling_rope_utils``).
 
-Length-dependent frequencies need care in three cases, which transformers (5.23) leaves to its callers:
+Length-dependent frequencies need care in four cases, which transformers (5.23) leaves to its callers:
 
-- It keeps the frequencies of the longest input so far; :func:`extend_positions` makes them depend only on the current input.
+- It keeps the frequencies of the longest input so far; :func:`extend_positions` and :func:`forget_lengths` make them depend
+  only on the current input.
+- It uses the frequencies of the longest row for all rows of a batch. Rows longer than :func:`same_frequencies_up_to` share a
+  batch only with rows of their own length.
 - It derives the length from the requested positions. Those of ContextLM's chunks end before those of the tokens, so the
   predictor uses the frequencies of the tokens (:func:`frozen_frequencies`).
 - In cached generation the frequencies would change at every step, while cached keys keep their rotation.
@@ -15,11 +18,13 @@ Length-dependent frequencies need care in three cases, which transformers (5.23)
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
@@ -41,6 +46,28 @@ def _kinds(module: Any) -> dict[str, str]:
 def follows_length(module: Any) -> bool:
     """Whether the frequencies of a rotary module depend on the length of the input."""
     return any("dynamic" in kind or kind == "longrope" for kind in _kinds(module).values())
+
+
+def same_frequencies_up_to(model: PreTrainedModel) -> float:
+    """Tokens up to which an input's rotary frequencies do not depend on its length; infinite where they never do."""
+    lengths = [math.inf]
+    for _, module in rotary_modules(model):
+        for layer, kind in _kinds(module).items():
+            if kind == "longrope":
+                parameters = module.config.rope_parameters
+                lengths.append((parameters[layer] if layer else parameters)["original_max_position_embeddings"])
+            elif "dynamic" in kind:
+                lengths.append(module.original_max_seq_len)
+    return min(lengths)
+
+
+def forget_lengths(model: PreTrainedModel) -> list[RemovableHandle]:
+    """Let the frequencies of dynamic NTK depend on the current input alone, not on longer ones before it.
+
+    Returns the handles that undo this.
+    """
+    modules = [module for _, module in rotary_modules(model) if follows_length(module)]
+    return [module.register_forward_pre_hook(_reset_length) for module in modules]
 
 
 @contextlib.contextmanager

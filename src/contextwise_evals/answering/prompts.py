@@ -5,6 +5,8 @@ question and the beginning of the answer). The first and the third are always wh
 its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -239,7 +241,11 @@ class Batch:
 
 
 def plan_batches(
-    questions: Mapping[str, Sequence[Prompt]], new_tokens: dict[str, int], visible: Sequence[int], batch_tokens: int
+    questions: Mapping[str, Sequence[Prompt]],
+    new_tokens: dict[str, int],
+    visible: Sequence[int],
+    batch_tokens: int,
+    mixed_up_to: float = math.inf,
 ) -> list[Batch]:
     """All batches of a measurement, the longest prompts first, so that one too large for the memory fails at once.
 
@@ -249,22 +255,28 @@ def plan_batches(
     batches = []
     for context in sorted(visible, reverse=True):
         for task, encoded in questions.items():
-            longest = max(len(question.prompt(context)) for question in encoded) + new_tokens[task]
-            batches += split(task, context, range(len(encoded)), new_tokens[task], longest, batch_tokens)
+            lengths = {index: len(question.prompt(context)) for index, question in enumerate(encoded)}
+            batches += split(task, context, lengths, new_tokens[task], batch_tokens, mixed_up_to)
     return batches
 
 
 def split(
-    task: str, visible: int, indices: Sequence[int], new_tokens: int, longest: int, batch_tokens: int
+    task: str, visible: int, prompts: Mapping[int, int], new_tokens: int, batch_tokens: int, mixed_up_to: float
 ) -> list[Batch]:
-    """Questions in batches of at most ``batch_tokens`` positions, in their order; a batch has at least one.
+    """Questions (index -> tokens of the prompt) in batches of at most ``batch_tokens`` positions; a batch has at least one.
 
-    ``longest`` counts the tokens of the longest prompt and its answer.
+    They stay in their order, except that prompts longer with their answer than ``mixed_up_to`` share a batch only with
+    prompts of their own length (:func:`~contextwise.models.rope.same_frequencies_up_to`), the longest first.
     """
-    rows = max(1, batch_tokens // longest)
-    return [
-        Batch(task, visible, tuple(indices[first : first + rows]), new_tokens) for first in range(0, len(indices), rows)
-    ]
+    alike: dict[float, list[int]] = defaultdict(list)
+    for index, length in prompts.items():
+        alike[max(mixed_up_to, length + new_tokens)].append(index)
+    batches = []
+    for _, indices in sorted(alike.items(), reverse=True):
+        rows = max(1, batch_tokens // (max(prompts[index] for index in indices) + new_tokens))
+        groups = (indices[first : first + rows] for first in range(0, len(indices), rows))
+        batches += [Batch(task, visible, tuple(group), new_tokens) for group in groups]
+    return batches
 
 
 def answer_all(

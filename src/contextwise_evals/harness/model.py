@@ -28,6 +28,7 @@ from contextwise.evaluation.scoring.windows import batches, vocabulary_size
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import prompt_form
+from contextwise.models.rope import same_frequencies_up_to
 
 LEAST_ROWS = 128
 """Minimum number of positions whose logits are in memory together: half as many as in training, since each has copies."""
@@ -120,7 +121,7 @@ class BoundedLM(HFLM):
         lengths = np.array([len(row.inputs) for row in rows])
         with progress_bar(self.stage, len(requests), "requests") as advance:
             advance(len(results))
-            for batch in batches(lengths, self.batch_tokens):
+            for batch in batches(lengths, self.batch_tokens, same_frequencies_up_to(self.model)):
                 interruption.check(f"stopped after {len(results):,} of {len(requests):,} answers")
                 answers = score_rows(self.model, [rows[i] for i in batch])
                 if self.journal is not None:

@@ -109,7 +109,8 @@ def plan_tasks(names: Sequence[str], num_fewshot: Sequence[int], include_path: P
             rolling = task.OUTPUT_TYPE == "loglikelihood_rolling"
             if rolling and shots != num_fewshot[0]:
                 continue  # these tasks have no examples: the results would be the same
-            if shots and not rolling and len(task.fewshot_docs()) <= shots:
+            left_out = task.fewshot_cfg.split == task.config.test_split  # the question itself
+            if shots and not rolling and len(task.fewshot_docs()) < shots + left_out:
                 raise DataError(
                     f"the task {name!r} has {len(task.fewshot_docs())} documents for examples, which are too few to take "
                     f"{shots} from"

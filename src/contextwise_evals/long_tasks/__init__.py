@@ -109,6 +109,7 @@ class LongBench(Measure):
         3. Every question is answered at every visible context.
         4. The answers become scores with intervals; ``answers.jsonl`` has one line a question.
         """
+        from contextwise.models.rope import same_frequencies_up_to
         from contextwise_evals.answering.prompts import Encoder, answer_all, check_vocabulary
         from contextwise_evals.answering.readers import ModelReader
         from contextwise_evals.long_tasks import prompts as long_prompts
@@ -123,7 +124,9 @@ class LongBench(Measure):
         every = [prompt for encoded in prompts.values() for prompt in encoded]
         check_vocabulary(subject, every)
         visible, factor = self._prepare_positions(subject, every)
-        batches = long_prompts.plan_answers(prompts, visible, subject.batch_tokens, subject.model)
+        batches = long_prompts.plan_answers(
+            prompts, visible, subject.batch_tokens, same_frequencies_up_to(subject.model)
+        )
         reader = ModelReader(subject.model, subject.tokenizer)
         answers = answer_all(reader, prompts, batches, work, f"longbench {subject.name}")
         summary, rows = summarize(prompts, visible, answers)

@@ -200,7 +200,7 @@ def _longbench_item(line: LongBenchLine, where: str) -> Item:
         context=line.context,
         question=line.input,
         answers=tuple(line.answers),
-        length=len(line.context.split()) if line.length is None else line.length,
+        length=len(line.context if known.chinese else line.context.split()) if line.length is None else line.length,
         classes=tuple(line.all_classes or ()),
     )
 

@@ -10,17 +10,15 @@ LongBench decodes the two ends and tokenizes the text again, which may differ at
 Special tokens and a chat template's marks are not counted in V, and are never cut.
 """
 
+import math
 import string
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from transformers import PreTrainedModel
-
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import interruption, progress_bar
-from contextwise.models.rope import follows_length, rotary_modules
 from contextwise_evals.answering.prompts import Batch, Encoder, Prompt, Question, split
 from contextwise_evals.long_tasks.items import SUMMARY, Item
 
@@ -150,25 +148,19 @@ def plan_answers(
     prompts: Mapping[str, Sequence[LongPrompt]],
     visible: Sequence[int],
     batch_tokens: int,
-    model: PreTrainedModel | None = None,
+    mixed_up_to: float = math.inf,
 ) -> list[Batch]:
     """All batches of a measurement, as :func:`~contextwise_evals.answering.prompts.plan_batches` makes them.
 
-    A prompt that is wholly visible in several visible contexts is answered once. Where rotary frequencies follow the length, a
-    batch holds prompts of one length beyond the trained one, so that no answer depends on the others in its batch.
+    A prompt that is wholly visible in several visible contexts is answered once.
     """
-    modules = [] if model is None else [module for _, module in rotary_modules(model)]
-    trained = min((m.original_max_seq_len for m in modules if follows_length(m)), default=None)
     batches = []
     for context in sorted(visible, reverse=True):
         for name, encoded in prompts.items():
-            alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+            alike: dict[int, dict[int, int]] = defaultdict(dict)
             for index, prompt in enumerate(encoded):
                 if shown_at(prompt, context, visible) == context:
-                    new = prompt.item.new_tokens
-                    length = len(prompt.prompt(context)) + new
-                    alike[new, 0 if trained is None else max(trained, length)].append(index)
-            for (new, _), indices in sorted(alike.items(), reverse=True):
-                longest = max(len(encoded[index].prompt(context)) for index in indices) + new
-                batches += split(name, context, indices, new, longest, batch_tokens)
+                    alike[prompt.item.new_tokens][index] = len(prompt.prompt(context))
+            for new, lengths in sorted(alike.items(), reverse=True):
+                batches += split(name, context, lengths, new, batch_tokens, mixed_up_to)
     return batches

@@ -100,6 +100,7 @@ class Ruler(Measure):
         2. Every question is answered at every visible context.
         3. The answers become accuracies and a best visible context; ``answers.jsonl`` has one line a question.
         """
+        from contextwise.models.rope import same_frequencies_up_to
         from contextwise_evals.answering import prompts
         from contextwise_evals.answering.readers import ModelReader
         from contextwise_evals.ruler.results import task_results
@@ -117,7 +118,8 @@ class Ruler(Measure):
         example = ", or leave out the example" if self.example and {"vt", "cwe"} & set(questions) else ""
         prompts.check_vocabulary(subject, [question for _, question, _ in named])
         prompts.check_positions(subject, named, self.visible[-1], example)
-        batches = prompts.plan_batches(questions, new_tokens, self.visible, subject.batch_tokens)
+        mixed_up_to = same_frequencies_up_to(subject.model)
+        batches = prompts.plan_batches(questions, new_tokens, self.visible, subject.batch_tokens, mixed_up_to)
         reader = ModelReader(subject.model, subject.tokenizer)
         answers = prompts.answer_all(reader, questions, batches, work, f"ruler {subject.name}")
         results: dict[str, Any] = {}

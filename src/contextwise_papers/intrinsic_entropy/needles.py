@@ -180,13 +180,17 @@ def answer_nats(
     """
     import torch
 
-    from contextwise.evaluation.scoring.windows import Plan, Texts, window_losses
+    from contextwise.evaluation.scoring.windows import Plan, Texts, batches, window_losses
+    from contextwise.models.rope import same_frequencies_up_to
 
     texts = Texts([np.array([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)])
     index, known = np.arange(len(prompts)), np.array([len(prompt) for prompt in prompts])
     plan = Plan(index, np.zeros_like(index), texts.lengths - 1, known - 1)
+    nats = np.empty(len(prompts))
     with torch.no_grad():
-        return window_losses(model, texts, plan, index).sum(axis=1, dtype=np.float64)
+        for rows in batches(plan.length, len(index) * int(plan.length.max()), same_frequencies_up_to(model)):
+            nats[rows] = window_losses(model, texts, plan, rows).sum(axis=1, dtype=np.float64)
+    return nats
 
 
 def answer_ids(encoder: Encoder, question: Question) -> list[int]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Seeds, with_overrides
@@ -124,17 +123,22 @@ def without_docstrings(source: str) -> tuple[str, str]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return "", source
-    lines = source.splitlines()
-    texts, removed = [], np.zeros(len(lines) + 1, dtype=bool)
+    # As the parser counts: lines, and bytes of UTF-8 in a line.
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").encode().split(b"\n")
+    found = []
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        text = ast.get_docstring(node)
-        if text is not None:
-            texts.append((node.body[0].lineno, text))
-            removed[node.body[0].lineno : (node.body[0].end_lineno or 0) + 1] = True
-    code = "\n".join(line for number, line in enumerate(lines, 1) if not removed[number])
-    return "\n\n".join(text for _, text in sorted(texts)), re.sub(r"\n{3,}", "\n\n", code)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text is not None:
+                found.append((node.body[0], text))
+    found.sort(key=lambda each: each[0].lineno)
+    for place, _ in reversed(found):
+        first, last = place.lineno - 1, (place.end_lineno or place.lineno) - 1
+        before, behind = lines[first][: place.col_offset], lines[last][place.end_col_offset :]
+        alone = not before.strip() and not behind.strip()
+        lines[first : last + 1] = [] if alone else [before + behind.lstrip(b"; ")]
+    code = b"\n".join(lines).decode().removesuffix("\n")
+    return "\n\n".join(text for _, text in found), re.sub(r"\n{3,}", "\n\n", code)
 
 
 def changes_table(forgetting: Forgetting, first: str) -> Table:

@@ -1,5 +1,8 @@
 """Rotary positions beyond the training context: what each method must leave alone, and what it must equal."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -11,13 +14,16 @@ from transformers import (
     GPTNeoXForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.scoring.windows import Texts, score_documents
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.rope import extend_positions, rotary_modules
+from contextwise.models.rope import extend_positions, forget_lengths, rotary_modules, same_frequencies_up_to
 
 TRAINED = 16
 COMMON = {
@@ -146,3 +152,57 @@ def test_dynamic_rejects_heads_with_one_frequency():
     with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set `rope` to linear or yarn"):
         extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
     extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")
+
+
+def following(kind):
+    """A model whose frequencies follow the length beyond 8 tokens, as its checkpoint says."""
+    torch.manual_seed(0)
+    values = COMMON | {"max_position_embeddings": 8}
+    if kind == "dynamic":
+        rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+        return LlamaForCausalLM(LlamaConfig(**values, rope_parameters=rope)).eval()
+    long = {
+        "short_factor": [1.0] * 8,
+        "long_factor": [1.0, 1.5, 2, 3, 4, 5, 6, 7],
+        "rope_theta": 1e4,
+        "rope_type": "longrope",
+    }
+    values |= {"max_position_embeddings": 64, "pad_token_id": 0}
+    return Phi3ForCausalLM(
+        Phi3Config(
+            **values, original_max_position_embeddings=8, rope_parameters=long | {"original_max_position_embeddings": 8}
+        )
+    ).eval()
+
+
+def test_the_length_up_to_which_frequencies_are_the_same():
+    assert same_frequencies_up_to(make("llama")) == math.inf
+    assert same_frequencies_up_to(following("dynamic")) == same_frequencies_up_to(following("longrope")) == 8
+    extended = make("contextlm-llama")
+    extend_positions(extended, 64, "dynamic")
+    assert same_frequencies_up_to(extended) == TRAINED
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_frequencies_follow_the_current_input_alone(kind):
+    expected = {length: logits(following(kind), length) for length in (20, 12, 8, 5)}
+    model = following(kind)
+    handles = forget_lengths(model)
+    for length, alone in expected.items():  # transformers itself keeps those of the longest input
+        assert torch.equal(logits(model, length), alone)
+    for handle in handles:
+        handle.remove()
+    logits(model, 20)
+    assert torch.equal(logits(model, 12), expected[12]) == (kind == "longrope")
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_losses_of_documents_do_not_depend_on_others_in_their_batch(kind):
+    draw = np.random.default_rng(0)
+    documents = [draw.integers(1, 19, size) for size in (30, 5, 12, 7, 8, 9, 12)]
+
+    def losses(documents, batch_tokens):
+        return score_documents(following(kind), Texts(documents), 64, 64, batch_tokens=batch_tokens).document_sums()
+
+    alone = np.concatenate([losses([document], 1) for document in documents])
+    np.testing.assert_allclose(losses(documents, 1000), alone, rtol=1e-6)

@@ -14,9 +14,11 @@ pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
 from harness_sets import BYTES, POSITIONS, model_of_bytes, request, sentence
 from lm_eval.models.huggingface import HFLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.evaluation.scoring.windows import batches, score_documents
+from contextwise.models.rope import forget_lengths
 from contextwise_evals.harness.model import BoundedLM, Row, score_rows
 
 KINDS = ("gpt2", "contextlm", "multitoken", "gemma2")
@@ -96,6 +98,24 @@ def test_whole_text_is_the_sum_of_its_tokens():
     with torch.no_grad():
         log_p = torch.log_softmax(model(ids[:, :-1]).logits, -1).gather(2, ids[:, 1:, None]).sum()
     assert bounded(model).loglikelihood_rolling([request(text)]) == pytest.approx([float(log_p)], abs=1e-4)
+
+
+def test_a_request_does_not_depend_on_longer_ones_where_frequencies_follow_the_length():
+    torch.manual_seed(0)
+    rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(
+        **shape, vocab_size=257, max_position_embeddings=16, rope_parameters=rope, initializer_range=0.5
+    )
+    model = LlamaForCausalLM(config).eval()
+    forget_lengths(model)
+    asked = [
+        request("a context of some length that is beyond it", " yes"),
+        request("x" * 20, " no"),
+        request("is", " it"),
+    ]
+    alone = [bounded(model).loglikelihood([one])[0][0] for one in asked]
+    assert [nats for nats, _ in bounded(model).loglikelihood(asked)] == pytest.approx(alone, abs=1e-5)
 
 
 def test_the_head_is_applied_to_the_continuations_alone():

@@ -110,3 +110,6 @@ def test_too_few_examples_are_told(tmp_path):
     define(tmp_path, "arc_easy", test=arc_lines(6), train=arc_lines(3))
     with pytest.raises(DataError, match="has 3 documents for examples, which are too few to take 5"):
         plan_tasks(["arc_easy"], [5], tmp_path)
+    (plan,) = plan_tasks(["arc_easy"], [3], tmp_path)  # all of them: the questions are others
+    document = plan.task.task_docs[0]
+    assert plan.task.fewshot_context(document, 3).count("Question:") == 4

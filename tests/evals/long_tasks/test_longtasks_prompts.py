@@ -11,7 +11,7 @@ from jinja2 import Template
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.models.rope import extend_positions
+from contextwise.models.rope import extend_positions, same_frequencies_up_to
 from contextwise_evals.answering.prompts import Encoder
 from contextwise_evals.long_tasks.items import _Definition, read_items
 from contextwise_evals.long_tasks.prompts import LongPrompt, check_visible, encode_item, filled, plan_answers, shown_at
@@ -177,8 +177,8 @@ def test_under_dynamic_ntk_a_batch_has_one_length_beyond_the_trained_one(tmp_pat
         max_position_embeddings=32,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
-    together = {batch.indices for batch in plan_answers(prompts, [60], 10_000, model)}
+    together = {batch.indices for batch in plan_answers(prompts, [60], 10_000, same_frequencies_up_to(model))}
     assert together == {(0, 1, 2, 3, 4, 5)}
     extend_positions(model, 64, "dynamic")
-    together = {batch.indices for batch in plan_answers(prompts, [60], 10_000, model)}
+    together = {batch.indices for batch in plan_answers(prompts, [60], 10_000, same_frequencies_up_to(model))}
     assert together == {(0, 1), (2, 4), (3,), (5,)}  # 14 and 16 tokens, both within 32; 34 twice; 64; 54

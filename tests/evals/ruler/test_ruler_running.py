@@ -76,6 +76,9 @@ def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None
     for batch in batches:
         longest = max(len(questions["qa_1"][i].prompt(batch.visible)) for i in batch.indices)
         assert len(batch.indices) * (longest + 32) <= 3000
+    for batch in plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000, mixed_up_to=400):
+        lengths = {len(questions["qa_1"][i].prompt(batch.visible)) + 32 for i in batch.indices}
+        assert len(lengths) == 1 or max(lengths) <= 400
     first = questions["qa_1"][0]
     assert first.prompt(100)[: len(first.head)] == first.prompt(900)[: len(first.head)]
     assert first.prompt(100)[len(first.head) :] == first.prompt(900)[-(100 + len(first.tail)) :]

@@ -1,7 +1,9 @@
 """Exact match and edit similarity, and what an evaluation of infilling writes."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,13 +47,28 @@ def test_worked_examples() -> None:
 
 def test_intervals_are_over_documents() -> None:
     """Two holes of one document count together, as the sums over documents have it."""
-    tasks = [Task(f"{d}/{i}", str(d), "", "", "yes") for d in range(4) for i in range(1 + d)]
-    fillings = [Filling("yes" if task.document in "03" else "no", True) for task in tasks]
+    tasks = [Task(f"{d}/{i}", str(d), "", "", "yes") for d in range(18) for i in range(1 + d % 3)]
+    fillings = [Filling("yes" if int(task.document) % 9 in (0, 2, 6, 8) else "no", True) for task in tasks]
     result, rows = scores(tasks, fillings)
-    assert (result["documents"], result["holes"], result["unfinished"]) == (4, 10, 0)
-    assert result["exact_match"] == ratios([1, 0, 0, 4], {"holes": [1, 2, 3, 4]})["holes"].to_dict()  # type: ignore[arg-type, dict-item]
-    assert result["exact_match"]["value"] == 0.5
+    assert (result["documents"], result["holes"], result["unfinished"]) == (18, 36, 0)
+    sums, sizes = np.tile([1, 0, 3, 0, 0, 0, 1, 0, 3], 2), np.tile([1, 2, 3], 6)
+    expected = ratios(sums, {"holes": sizes})["holes"].to_dict()
+    assert {name: result["exact_match"][name] for name in ("value", "low", "high")} == pytest.approx(
+        {name: expected[name] for name in ("value", "low", "high")}
+    )
     assert [row["exact_match"] for row in rows][:2] == [True, False]
+
+
+def test_intervals_of_shares_stay_between_0_and_1_and_have_a_width() -> None:
+    def found(*filled: str) -> dict[str, Any]:
+        tasks = [Task(str(i), str(i), "", "", "yes") for i in range(len(filled))]
+        return scores(tasks, [Filling(text, True) for text in filled])[0]["exact_match"]
+
+    most = found(*["yes"] * 7, "no")
+    assert most["value"] == 0.875 and most["low"] < 0.6 and most["high"] == 1.0 and most["method"] == "t"
+    every = found(*["yes"] * 8)  # Wilson's interval of 8 of 8
+    assert every["value"] == every["high"] == 1.0 and every["low"] == pytest.approx(8 / (8 + 1.959964**2))
+    assert "low" not in found("yes") or found("yes")["low"] is None
 
 
 @pytest.fixture(scope="module")

@@ -94,6 +94,9 @@ def test_docstrings_are_taken_apart():
     assert docstrings == "What it is.\n\nDoes it.\n\nWell."
     assert code == '\n\nX = "no docstring"\n\ndef f():\n    return 1'.replace("\n\nX", "\nX")
     assert without_docstrings("def broken(") == ("", "def broken(")
+    beside = 'def f(): "é"; return 1\n\x0c\nclass A:\r\n    "B."  # why\n    x = "kept"'
+    docstrings, code = without_docstrings(beside)  # a form feed ends no line
+    assert docstrings == "é\n\nB." and code == 'def f(): return 1\n\x0c\nclass A:\n    # why\n    x = "kept"'
     module, text = next(stdlib_part("docstrings"))
     assert module and '"""' not in text
 

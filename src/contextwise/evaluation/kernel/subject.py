@@ -114,6 +114,10 @@ class Subject:
         try:
             for module in modules:
                 module.training = False
+            if self.loaded:
+                from contextwise.models.rope import forget_lengths
+
+                forget_lengths(self.model)
             yield
         finally:
             for held, state in states:

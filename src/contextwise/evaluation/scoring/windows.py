@@ -42,6 +42,7 @@ from contextwise.evaluation.kernel.work import Work
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
 from contextwise.models.prefix import prompt_form
+from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
 
 if TYPE_CHECKING:
@@ -146,18 +147,22 @@ def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: b
     return Plan(document, start - back, length + back, skip + back)
 
 
-def batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[np.ndarray]:
+def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.inf) -> Iterator[np.ndarray]:
     """Group rows of these lengths into batches, by index, longest first: at most ``batch_tokens`` positions, padded.
 
     The longest are first, so that a batch that exceeds the memory fails within seconds. A row longer than ``batch_tokens`` is a
-    batch of its own.
+    batch of its own; rows longer than ``mixed_up_to`` share a batch only with rows of their own length
+    (:func:`~contextwise.models.rope.same_frequencies_up_to`).
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
     while first < len(order):
-        rows = max(1, batch_tokens // int(lengths[order[first]]))
-        yield order[first : first + rows]
-        first += rows
+        longest = int(lengths[order[first]])
+        batch = order[first : first + max(1, batch_tokens // longest)]
+        if longest > mixed_up_to:
+            batch = batch[lengths[batch] == longest]
+        yield batch
+        first += len(batch)
 
 
 @dataclass(frozen=True)
@@ -193,12 +198,15 @@ class Scores:
 
 @contextlib.contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Set a model's evaluation mode, and restore its mode on exit."""
+    """Set a model's evaluation mode, in which an input's frequencies depend on it alone, and restore its mode on exit."""
     was_training = model.training
     model.eval()
+    handles = forget_lengths(model)
     try:
         yield
     finally:
+        for handle in handles:
+            handle.remove()
         model.train(was_training)
 
 
@@ -257,7 +265,7 @@ def score_documents(
     if on_progress is not None:
         on_progress(int((before.length - before.skip).sum()))
     with evaluating(model), torch.inference_mode():
-        for rows in batches(plan.length, batch_tokens):
+        for rows in batches(plan.length, batch_tokens, same_frequencies_up_to(model)):
             if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")
             inputs = {} if further is None else further(plan.document[rows])

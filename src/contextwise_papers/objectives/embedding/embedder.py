@@ -14,7 +14,7 @@ Shapes: N texts, B chunks of a batch, T positions, D channels.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -34,6 +34,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
+from contextwise.models.rope import same_frequencies_up_to
 from contextwise.models.tokenizers import Frame
 from contextwise.objectives.kind import TRAINED_POOLING, Kind
 
@@ -220,11 +221,17 @@ class Embedder:
             DataError: a text is empty, or has no tokens.
             ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
         """
-        left = iter(texts)
+        left, mixed_up_to = iter(texts), same_frequencies_up_to(self.model)
         while group := list(islice(left, BATCHES_AT_ONCE * self.batch_size)):
             of_text, chunks = self._chunks(group)
             order = np.argsort([-len(ids) for ids in chunks], kind="stable")
-            batches = [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
+            kinds = [max(mixed_up_to, len(ids)) for ids in chunks]
+            alike = [list(each) for _, each in groupby(order, kinds.__getitem__)]
+            batches = [
+                each[start : start + self.batch_size]
+                for each in alike
+                for start in range(0, len(each), self.batch_size)
+            ]
             vectors_CD = np.concatenate([self._vectors([chunks[i] for i in batch]) for batch in batches])
             if not np.isfinite(vectors_CD).all():
                 raise ConfigError(

@@ -25,6 +25,7 @@ from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positio
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.decoding import generate
 from contextwise.models.loading import kind_of
+from contextwise.models.rope import frequencies_for
 from contextwise.objectives import SpecialToken, build_objective
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement
@@ -193,16 +194,17 @@ class Infiller:
         device, opening = self.model.device, {}
         if self.form.opening:
             opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(device)
-        out = generate(
-            self.model,
-            ids.to(device),
-            attention_mask=mask.to(device),
-            max_new_tokens=self.new_tokens,
-            eos_token_id=list(self.form.stops),
-            pad_token_id=pad,
-            **opening,
-            **(sampling or Sampling(greedy=True)).arguments(),
-        )
+        with frequencies_for(self.model, ids.shape[1] + self.new_tokens):
+            out = generate(
+                self.model,
+                ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=self.new_tokens,
+                eos_token_id=list(self.form.stops),
+                pad_token_id=pad,
+                **opening,
+                **(sampling or Sampling(greedy=True)).arguments(),
+            )
         fillings, middles = [], out[:, len(self.form.opening) or ids.shape[1] :].tolist()
         for prompt, new in zip(prompts, middles, strict=True):
             end = next((index for index, token in enumerate(new) if token in self.form.stops), None)

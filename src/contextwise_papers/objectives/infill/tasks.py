@@ -23,15 +23,16 @@ from rapidfuzz.distance import Indel
 
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.hashes import sha256_file
-from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import readable
 from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches
+from contextwise.models.rope import same_frequencies_up_to
 from contextwise.objectives.objective import generator
 from contextwise_evals.input_files import read_objects
+from contextwise_evals.long_tasks.results import level_of
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 from contextwise_papers.objectives.text import TokenText
 
@@ -201,7 +202,7 @@ def fill(
     rest = np.array([i for i in range(len(prompts)) if i not in journal.rows], dtype=np.int64)
     advance(len(prompts) - len(rest))
     lengths = np.array([len(prompts[i].ids) + infiller.new_tokens for i in rest])
-    for rows in batches(lengths, batch_tokens):
+    for rows in batches(lengths, batch_tokens, same_frequencies_up_to(infiller.model)):
         interruption.check(f"the evaluation was stopped after {len(journal.rows):,} of {len(prompts):,} holes")
         fillings = infiller.fill([prompts[i] for i in rest[rows]])
         journal.add(*({"key": int(i), **each._asdict()} for i, each in zip(rest[rows], fillings, strict=True)))
@@ -223,10 +224,7 @@ def scores(tasks: list[Task], fillings: list[Filling]) -> tuple[dict[str, Any], 
         }
         for task, filling in zip(tasks, fillings, strict=True)
     ]
-    documents = {name: index for index, name in enumerate(dict.fromkeys(task.document for task in tasks))}
-    indices = [documents[task.document] for task in tasks]
-    sizes = {"holes": np.bincount(indices)}
-    sums = {name: np.bincount(indices, weights=[row[name] for row in rows]) for name in SCORES}
+    level = level_of(np.array([[row[name] for name in SCORES] for row in rows]), [task.document for task in tasks])
     unfinished = sum(not row["complete"] for row in rows)
-    counts = {"documents": len(documents), "holes": len(rows), "unfinished": unfinished}
-    return counts | {name: ratios(sums[name], sizes)["holes"].to_dict() for name in SCORES}, rows
+    counts = {"documents": level.documents, "holes": len(rows), "unfinished": unfinished}
+    return counts | {name: level.estimate(i).to_dict() for i, name in enumerate(SCORES)}, rows
