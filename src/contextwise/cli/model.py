@@ -80,7 +80,7 @@ def serve(
     port: Annotated[int, Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     device: Annotated[str, Option(help="cpu, cuda, …; auto: a GPU if there is one.")] = "auto",
 ) -> None:
-    """Answer OpenAI-compatible requests, one after the other, as `transformers serve` does.
+    """Answer OpenAI-compatible requests: `transformers serve` for a model of any kind.
 
     POST /v1/completions continues a prompt; /v1/chat/completions and
     /v1/responses need a tokenizer with a chat template. A request that names a
@@ -93,11 +93,11 @@ def serve(
 
     if not is_serve_available():
         raise ConfigError(f"the server needs a package {not_installed('fastapi openai uvicorn')}")
-    from contextwise.cli.server import make_app, make_server
+    from contextwise.cli import server
 
     folder = model_folder(model)
     model_class(load_config(folder))
     if load_tokenizer(folder).chat_template is None:
         say("note: its tokenizer has no chat template, so that only /v1/completions can answer")
     say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
-    make_server(make_app(folder, device), host, port).run()
+    server.serve(folder, device, host, port)
