@@ -151,6 +151,14 @@ def test_a_run_shorter_than_a_step_is_refused(corpus_folder, tmp_path):
         Trial(small_trial(corpus_folder, tmp_path / "t", tokens=9))
 
 
+def test_windows_of_the_score_beyond_an_arms_positions_are_refused_before_anything_is_trained(corpus_folder, tmp_path):
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", score={"context": 4096}))
+    with pytest.raises(
+        ConfigError, match=r"score.context is 4096, but the arm 'gpt2' has only (\d+) positions; give at most \1"
+    ):
+        trial.lengths()
+
+
 def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):
     folder = Path(shutil.copytree(finished, tmp_path / "three"))
     monkeypatch.setattr(RunSet, "train_missing", None)

@@ -16,6 +16,7 @@ from contextwise.base.files import expanded
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.documents import ENOUGH_HELD_OUT
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
@@ -273,6 +274,14 @@ class Arms:
         """Refuse an arm whose predictions see later tokens."""
         for name, recipe in self.recipes.items():
             refuse_leak(recipe, f"the arm {name!r}")
+
+    def check_positions(self, context: int) -> None:
+        """Refuse arms that have fewer positions than the windows in which they are scored."""
+        for name, recipe in self.recipes.items():
+            limit = positions(TrainingInputs.open(recipe).config)
+            if limit is not None and context > limit:
+                why = f"but the arm {name!r} has only {limit} positions"
+                raise ConfigError(Problem(why, "score.context", context, f"give at most {limit}"))
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
         """The runs of one seed, in the order of ``lengths``, but a trunk before its branches.

@@ -193,6 +193,8 @@ class Trial:
                     f"the arm {missing[0]!r} cannot be added to a trial at equal time: the machine may have changed since the "
                     "others were timed; begin another trial"
                 )
+        if context := getattr(self._measure(), "context", None):
+            self.arms.check_positions(context)
         self.arms.check_causality()
         rounds = TIMED_ROUNDS[self.settings.equal]
         say(f"timing a few steps of {listed(list(self.arms.recipes))}")
