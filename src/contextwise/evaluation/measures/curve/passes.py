@@ -60,15 +60,15 @@ class CurveSums:
 
     Args:
         visible: (P,) numbers of visible tokens; of a band, the mean.
-        nats, squares, crossed: (P,) Σ s_d, Σ s_d² and Σ s_d n_d.
+        nats, squares, crossed: (P,) Σ s_d, Σ w_d s_d² and Σ w_d s_d n_d (:func:`jackknife_weights`).
         sizes: (D,) n_d.
         documents: (D,) index of each scored document in the corpus.
         bin_nats, bin_targets: (D, K) sums and counts.
         tail: of the training context; None for the same targets at each context.
 
     Attributes:
-        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, that of a ratio of sums,
-            linearised, NaN with one document; and the number of targets.
+        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, by the jackknife, NaN with
+            one document; and the number of targets.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class CurveSums:
         self.loss = nats / sizes.sum()
         self.error = np.full_like(self.loss, np.nan)
         if (count := len(sizes)) > 1:
-            residuals = squares - 2 * self.loss * crossed + self.loss**2 * (sizes.astype(float) ** 2).sum()
-            self.error = np.sqrt(np.maximum(0, residuals) * count / (count - 1)) / sizes.sum()
+            residuals = squares - 2 * self.loss * crossed + self.loss**2 * (jackknife_weights(sizes) * sizes**2).sum()
+            self.error = np.sqrt(np.maximum(0, residuals) * (count - 1) / count)
 
     def curve_table(self) -> pa.Table:
         """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
@@ -115,6 +115,15 @@ class CurveSums:
         return pa.table(columns)
 
 
+def jackknife_weights(sizes: np.ndarray) -> np.ndarray:
+    """w_d = 1 / (Σ n - n_d)²: without document d a ratio L of sums changes by (L n_d - s_d) √w_d; zeros for one document.
+
+    So Σ w_d (s_d - L n_d)², which the jackknife sums, follows from sums that need no document twice.
+    """
+    left = (sizes.sum() - sizes).astype(float)
+    return np.divide(1.0, left**2, out=np.zeros_like(left), where=left > 0)
+
+
 class RunningSums:
     """Sums over windows that are added in the order of their documents (windows,); the state is a dictionary of arrays.
 
@@ -124,7 +133,7 @@ class RunningSums:
     def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
         self.bins, self.tail, self.context = Bins.logarithmic(context), tail, context
         self.documents, self.row_of, self.windows = np.unique(documents, return_inverse=True, return_counts=True)
-        count = len(self.documents)
+        self.weights, count = jackknife_weights(self.windows), len(self.documents)
         self.state = {n: np.zeros(context) for n in ("position_nats", "squares", "crossed", "current")}
         self.state |= {"bin_nats": np.zeros((count, len(self.bins))), "tail_nats": np.zeros(count)}
         self.state["done"] = np.zeros((), dtype=np.int64)
@@ -143,8 +152,8 @@ class RunningSums:
         state["tail_nats"][row] += nats_T[self.tail[0] - 1 : self.tail[1]].sum()
         state["done"] += 1
         if self.done == len(self.row_of) or self.row_of[self.done] != row:  # the document's last window
-            state["squares"] += state["current"] ** 2
-            state["crossed"] += state["current"] * self.windows[row]
+            state["squares"] += self.weights[row] * state["current"] ** 2
+            state["crossed"] += self.weights[row] * state["current"] * self.windows[row]
             state["current"][:] = 0
 
     def finish(self) -> CurveSums:
@@ -216,7 +225,8 @@ def truncated_pass(
                 work.checkpoint(PART, lambda: {"nats": nats_CN, "done": done_C}, where)
     documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
     sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
-    sums = sums_CD.sum(1), (sums_CD**2).sum(1), (sums_CD * sizes).sum(1)
+    weights = jackknife_weights(sizes)
+    sums = sums_CD.sum(1), (sums_CD**2) @ weights, sums_CD @ (weights * sizes)
     high, band = np.array(contexts, dtype=np.int64), np.array([targets.band(context) for context in contexts])
     bin_targets = np.tile(sizes[:, None], len(contexts))
     return CurveSums(

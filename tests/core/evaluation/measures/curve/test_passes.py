@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from contextwise.base.errors import CheckpointError, DataError, Interrupted
+from contextwise.base.intervals import ratios
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.curve import passes
@@ -84,14 +85,19 @@ def test_running_curve_of_held_out_text(corpus_folder, model_of, work):
     np.testing.assert_allclose(sums.loss, expected.mean(0), atol=1e-4)
 
 
-def test_standard_errors_are_those_of_a_ratio_of_sums_over_documents(models, corpus_of, work):
+def test_standard_errors_are_those_of_the_jackknife_over_documents(models, corpus_of, work):
     sums = run(models["gpt2"], corpus_of(LENGTHS), work)
     losses, documents = brute_force(models["gpt2"], corpus_of(LENGTHS), 12)
     groups = [losses[documents == d] for d in sorted(set(documents))]
-    residuals = np.array([group.sum(0) - len(group) * losses.mean(0) for group in groups])
-    count = len(groups)
-    expected = np.sqrt((residuals**2).sum(0) * count / (count - 1)) / len(losses)
-    np.testing.assert_allclose(sums.error, expected, rtol=1e-4)
+    others = np.array([np.concatenate(groups[:d] + groups[d + 1 :]).mean(0) for d in range(len(groups))])
+    changes, count = others - losses.mean(0), len(groups)
+    np.testing.assert_allclose(sums.error, np.sqrt((changes**2).sum(0) * (count - 1) / count), rtol=1e-4)
+    table = sums.curve_table()
+    for k in np.flatnonzero(sums.bins.low == sums.bins.high):  # as the summary has them
+        expected = ratios(sums.bin_nats[:, k], {"": sums.bin_targets[:, k]})[""]
+        row = int(sums.bins.low[k]) - 1
+        found = [table[name][row].as_py() for name in ("loss", "low", "high")]
+        assert found == pytest.approx([expected.value, expected.low, expected.high], rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
