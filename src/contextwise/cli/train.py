@@ -170,7 +170,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
         ["a step", step],
         ["FLOPs", f"{cost.flops:.2e}"],
-        ["optimizer", f"{settings.optimizer}, learning rate {recipe.learning_rate:g}; {schedule}"],
+        ["optimizer", f"{settings.optimizer}, {recipe.rates_in_words}; {schedule}"],
         ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
     ]
     rows += [[name, note] for name, note in taken.notes.items()]

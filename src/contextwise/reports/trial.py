@@ -95,7 +95,7 @@ def rate_table(result: TrialResult) -> Table:
     loss = Column("loss", "estimate", ".4f", missing="diverged")
     more = Column("more than\nbest", "estimate", "+.4f", missing="")
     margins = Column("in\nmargins", "estimate", ".1f", missing="")
-    columns: list[str | Column] = ["arm", Column("steps", "integer"), "rate", "factor", loss, more, margins, ""]
+    columns: list[str | Column] = ["arm", Column("steps", "integer"), "AdamW's\nrate", "factor", loss, more, margins, ""]
     return Table(title, columns, rows, [each.sentence for each in result.chosen_rates])
 
 
@@ -147,7 +147,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     return terminal(
         length_table(plan.lengths, plan.parameters, equal),
         "",
-        Table("The rate and the time of a run, from timed steps:", ["arm", "rate", *times], rows),
+        Table("The rate and the time of a run, from timed steps:", ["arm", "AdamW's\nrate", *times], rows),
         "",
         f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."

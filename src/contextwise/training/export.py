@@ -145,7 +145,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",
         "tokens per step": str(recipe.tokens_per_step),
-        "learning rate": f"{recipe.learning_rate:g}, {training.schedule}",
+        "optimizer": f"{training.optimizer}, {recipe.rates_in_words}, {training.schedule}",
         "precision": summary.get("precision"),
         "seed": str(recipe.seed),
         "validation loss": None if loss is None else f"{loss}{validated}",
@@ -157,7 +157,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
         HERE,
         f"model = {loader}.from_pretrained(folder{trust})",
-        *(["tokenizer = AutoTokenizer.from_pretrained(folder)"] if tokenizer else []),
+        *([f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"] if tokenizer else []),
     ]
     if prompt_form(config):
         lines.append(

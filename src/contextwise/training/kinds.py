@@ -187,10 +187,11 @@ class NewModel(ModelSettings):
         return composed(self.stock(vocab_size, self.max_context or context, end_of_text), self, pairs)
 
     def card(self, recipe: Any, config: Any) -> Card:
-        changed = self.model_dump(include={"layers", "width", "heads", "feed_forward"}, exclude_none=True)
-        backbone = ", ".join(
-            [f"{self.family}, size {self.size}", *(f"{key} {value}" for key, value in changed.items())]
-        )
+        shape, changed = self.shape, self.layers or self.width or self.heads or self.feed_forward
+        size = self.family if changed else f"{self.family} {self.size}"
+        backbone = f"{size}: {shape.layers + self.extra_layers} layers of {shape.width} channels, {shape.heads} heads"
+        if self.feed_forward is not None:
+            backbone += f", feed-forward layers of {self.feed_forward}"
         rows, tags, lines = super().card(recipe, config)
         return Card({"backbone": backbone, **rows}, tags, lines)
 

@@ -365,6 +365,13 @@ class Recipe(Settings):
         assert rate is not None
         return rate
 
+    @property
+    def rates_in_words(self) -> str:
+        """The maximum learning rates, each with its optimizer where there are two."""
+        if self.training.optimizer != "muon":
+            return f"learning rate {self.learning_rate:g}"
+        return f"learning rates {self.training.muon_learning_rate:g} (Muon) and {self.learning_rate:g} (AdamW)"
+
     def resolved(self) -> dict[str, Any]:
         """All settings with defaults as plain values; the batch size in tokens, and epochs as steps."""
         data = self.model_dump(mode="json", exclude={"output"})

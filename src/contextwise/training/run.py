@@ -396,9 +396,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
-    muon = recipe.training.optimizer == "muon"
-    rate = recipe.training.muon_learning_rate if muon else recipe.learning_rate
-    say(f"{recipe.name}: {amounts}, learning rate {rate:g}, seed {recipe.seed}, {precision}, {start}")
+    say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
     if checkpoint is not None and (changed := executed_otherwise(checkpoint, recipe, trainer.accelerator.state)):
         say(
             f"note: {', '.join(changed)} changed since step {checkpoints.step_of(checkpoint)}: the weights will differ by "
