@@ -51,12 +51,12 @@ class NearCopies:
     """Finds documents that are nearly equal to earlier ones, by the Jaccard similarity of their sets of 5-grams.
 
     The similarity is estimated from 120 minima, with a standard error of 0.04 at 0.8; one of 0.8 is looked at with a
-    probability of 99.8%, one of 0.7 with 92%. About 3 kB of memory for each document that is kept.
+    probability of 99.8%, one of 0.7 with 92%. About 4 kB of memory for each document that is kept.
     """
 
     threshold: float  # the least similarity of a near-copy
     _minima: list[np.ndarray] = field(default_factory=list)
-    _first: dict[int, int] = field(default_factory=dict)  # hash of a band -> the first document with it
+    _with: dict[int, list[int]] = field(default_factory=dict)  # hash of a band -> the documents with it
 
     def original(self, ids: np.ndarray) -> tuple[int, float] | None:
         """The number of the document that this one nearly copies, among those that are kept, and the similarity.
@@ -69,12 +69,12 @@ class NearCopies:
             each = (_FACTORS * hashes[None, start : start + BLOCK // BANDS] + _ADDED) >> np.uint64(32)
             np.minimum(minima, each.min(axis=1).astype(np.uint32), out=minima)
         bands = [hash((i, part.tobytes())) for i, part in enumerate(minima.reshape(BANDS, ROWS))]
-        for candidate in sorted({self._first[band] for band in bands if band in self._first}):
+        for candidate in sorted({number for band in bands for number in self._with.get(band, ())}):
             similarity = float((minima == self._minima[candidate]).mean())
             if similarity >= self.threshold:
                 return candidate, similarity
         for band in bands:
-            self._first.setdefault(band, len(self._minima))
+            self._with.setdefault(band, []).append(len(self._minima))
         self._minima.append(minima)
         return None
 

@@ -95,7 +95,16 @@ def rate_table(result: TrialResult) -> Table:
     loss = Column("loss", "estimate", ".4f", missing="diverged")
     more = Column("more than\nbest", "estimate", "+.4f", missing="")
     margins = Column("in\nmargins", "estimate", ".1f", missing="")
-    columns: list[str | Column] = ["arm", Column("steps", "integer"), "AdamW's\nrate", "factor", loss, more, margins, ""]
+    columns: list[str | Column] = [
+        "arm",
+        Column("steps", "integer"),
+        "AdamW's\nrate",
+        "factor",
+        loss,
+        more,
+        margins,
+        "",
+    ]
     return Table(title, columns, rows, [each.sentence for each in result.chosen_rates])
 
 

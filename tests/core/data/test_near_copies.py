@@ -48,6 +48,16 @@ def test_the_similarity_is_that_of_the_sets(share):
         assert (kept.original(other) is not None) == (result is not None and result[1] >= 0.9)
 
 
+def test_an_exact_copy_is_found_behind_texts_that_are_less_alike():
+    """Forms of which each has a name of its own share many minima: 40 of them, then each again."""
+    draw = np.random.default_rng(0)
+    form = draw.integers(0, 1000, 150)
+    forms = [np.where(np.arange(150) % 50 == 7, draw.integers(1000, 2000, 150), form) for _ in range(40)]
+    copies = NearCopies(1.0)
+    assert [copies.original(each) for each in forms] == [None] * 40
+    assert [copies.original(each) for each in forms] == [(number, 1.0) for number in range(40)]
+
+
 def test_containment_of_ngrams_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(near_copies, "COPIED_BYTES", 0)  # 13-grams of bytes, too
     # 20 bytes have 8 13-grams; the first 15 bytes hold 3 of them, and the 5 in the middle none.

@@ -108,6 +108,8 @@ def test_tables_in_csv_and_tsv(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes('\ufefftext,n\r\n"one, with ""quotes""\nand a line",1\r\n\r\nzwei,2\r\n'.encode())
     wanted = [Document('one, with "quotes"\nand a line', {"n": "1"}), Document("zwei", {"n": "2"})]
     assert read(tmp_path / "a.csv") == wanted
+    (tmp_path / "header.csv").write_text('n,"the\ntext"\n1,fünf\n')
+    assert read(tmp_path / "header.csv", "the\ntext") == [Document("fünf", {"n": "1"})]
     (tmp_path / "b.csv").write_text("n;text\n1;drei\n")
     (tmp_path / "c.tsv.gz").write_bytes(gzip.compress(b"n\ttext\n1\tvier, fuenf\n"))
     assert read(tmp_path / "b.csv") == [Document("drei", {"n": "1"})]

@@ -3,6 +3,7 @@
 import abc
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -131,10 +132,13 @@ class Csv(FileSource):
             try:
                 first = lines.readline()
                 delimiter = "\t" if ".tsv" in path.suffixes else ";" if ";" in first and "," not in first else ","
-                names = next(csv.reader([first], delimiter=delimiter), [])
+                rows = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
+                try:
+                    names = next(rows, [])
+                except csv.Error as error:
+                    raise DataError(f"the first row of {path}, which names its columns, is not CSV ({error})") from None
                 # Spreadsheets write empty columns, without names, beside a table.
                 check_columns(str(path), list(filter(None, names)), text_field, dict.fromkeys(names, ()))
-                rows = csv.reader(lines, delimiter=delimiter, strict=True)
                 while True:
                     number += 1
                     where = f"{path} row {number:,}"
