@@ -49,13 +49,15 @@ def test_the_similarity_is_that_of_the_sets(share):
 
 
 def test_an_exact_copy_is_found_behind_texts_that_are_less_alike():
-    """Forms of which each has a name of its own share many minima: 40 of them, then each again."""
-    draw = np.random.default_rng(0)
-    form = draw.integers(0, 1000, 150)
-    forms = [np.where(np.arange(150) % 50 == 7, draw.integers(1000, 2000, 150), form) for _ in range(40)]
+    """Forms with a name and a date: of one, all bands may stand in others with the same name or the same date."""
+    form = np.random.default_rng(0).integers(0, 1000, 120)
+    forms = [form.copy() for _ in range(144)]
+    for number, each in enumerate(forms):
+        each[30:34], each[90:94] = 1000 + number // 12, 2000 + number % 12
     copies = NearCopies(1.0)
-    assert [copies.original(each) for each in forms] == [None] * 40
-    assert [copies.original(each) for each in forms] == [(number, 1.0) for number in range(40)]
+    kept = [each for each in forms if copies.original(each) is None]
+    assert len(kept) > 130
+    assert all(copies.original(each) == (number, 1.0) for number, each in enumerate(kept))
 
 
 def test_containment_of_ngrams_by_hand(tmp_path, monkeypatch):
