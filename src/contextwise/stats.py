@@ -5,6 +5,7 @@ Imports neither torch nor transformers.
 
 import contextlib
 import hashlib
+import itertools
 import json
 import math
 from pathlib import Path
@@ -71,7 +72,7 @@ class LossWriter:
         """Add a document.
 
         Args:
-            document: its name, its number, or its text, which is named by its hash.
+            document: its name, its number, or its text, which is named by its hash; equal texts are parts of one document.
             tokens: that were predicted.
             nats: their summed loss; a tensor of one value or a number.
             more: ``bytes`` of the document, or the number of the ``part`` of it.
@@ -84,7 +85,7 @@ class LossWriter:
         if unknown := sorted({*more} - {"bytes", "part"}):
             raise DataError(f"a row has no {unknown[0]}; give bytes and part alone beside tokens and nats")
         name = str(document)
-        if len(name) > LONGEST_NAME or not name.isprintable():
+        if is_text := len(name) > LONGEST_NAME or not name.isprintable():
             name = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         row: dict[str, Any] = self._run | {"document": name}
         for column, number in {"tokens": tokens, "nats": nats, **more}.items():
@@ -98,6 +99,9 @@ class LossWriter:
         if "part" in row:
             row["part"] = str(int(row["part"]))
         key = f"{name}\n{row.get('part', '')}"
+        if is_text and "part" not in row and key in self._written:
+            row["part"] = next(str(part) for part in itertools.count(2) if f"{name}\n{part}" not in self._written)
+            key = f"{name}\n{row['part']}"
         if key in self._written:
             raise DataError(f"document {name} was added already; name documents apart, or number their parts: part=2")
         self._written.add(key)

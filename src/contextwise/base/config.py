@@ -177,6 +177,9 @@ OTHER_NAMES = {
     "n_embd": ("width",),
     "n_head": ("heads",),
     "eval_every": ("evaluate_every",),
+    "eval_steps": ("evaluate_every",),
+    "checkpoint_every": ("save_every",),
+    "save_steps": ("save_every",),
 }
 """Names of other training scripts -> the key that is meant."""
 

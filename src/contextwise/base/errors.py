@@ -93,7 +93,7 @@ class Interrupted(ContextwiseError):
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint at the known name that is meant by an unknown one; without a similar one ``otherwise``, by default all names."""
     names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(name), [each for each in names if len(each) > 1], n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
 
 

@@ -155,9 +155,9 @@ def prepare(
         _show_prepared(corpus, None if existed else seconds)
     for found in overlaps:
         if found.copied:
-            left_out = "--deduplicate 0.8 leaves near-copies out; " if deduplicate is None else ""
+            left_out = "--deduplicate 0.8 leaves copies of whole texts out; " if deduplicate is None else ""
             shown = f"contextwise corpus {shlex.quote(str(out))} --overlap {found.name} shows them"
-            say(f"note: {found.sentence}: losses on them are too low. {left_out}{shown}")
+            say(f"note: {found.sentence}: losses on them are too low. A trial leaves them out; {left_out}{shown}")
     if not as_json and manifest["columns_as_json"]:
         console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
     say(f"corpus: {corpus.path}")

@@ -111,8 +111,14 @@ def evaluate_all(
     given = {name: value for name, value in settings.items() if value is not None}  # which another measure may lack
     how = validate(measures()[own[0]] if own else Loss, given, "the evaluation")
     documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
-    from contextwise.models.tokenizers import corpus_tokenizer_hash
+    from contextwise.models.tokenizers import corpus_tokenizer_hash, model_tokenizer_hash
 
+    if len({read.path for read in documents}) == 1:  # prepared with one tokenizer
+        made_of = [None if subject.loaded else model_tokenizer_hash(subject.source) for subject in subjects]
+        for subject, one in zip(subjects, made_of, strict=True):
+            if None not in (one, made_of[0]) and one != made_of[0]:
+                offer = "give the texts themselves as the corpus, and compare bits per byte (`unit` byte)"
+                raise other_tokenizer(f"{subjects[0].source} and {subject.source}", offer)
     for subject, read in zip(subjects, documents, strict=True):
         if unit == "token" and corpus_tokenizer_hash(read.path) != corpus_tokenizer_hash(documents[0].path):
             raise other_tokenizer(f"{subjects[0].source} and {subject.source}")

@@ -19,8 +19,6 @@ LOGGED = (
     "document are of all documents, most of their tokens with a part of the context before them. So the two of one run differ."
 )
 
-OWN_SPEED = "train tok/s: of each run by itself, with the machine's load at that time; not a measured difference."
-
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
     """Models, differences, equal budgets and notes, one below the other."""
@@ -46,7 +44,6 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
                 *([] if by_byte else [group.loss, group.perplexity]),
                 group.bits_per_byte,
                 (written(group.training_tokens, "count"), written(group.training_seconds, "duration")),
-                group.tokens_per_second,
             ],
             series.get(group.name),
             bold=group is comparison.best,
@@ -61,10 +58,8 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
             *([] if by_byte else [Column("perplex-\nity", "estimate", interval="none")]),
             Column("bits/\nbyte", "estimate", ".4f", interval="below" if by_byte else "none"),
             Column("trained\non, in"),
-            Column("train\ntok/s", "count"),
         ],
         rows,
-        [OWN_SPEED] if sum(group.tokens_per_second is not None for group in comparison.groups) > 1 else [],
     )
 
 

@@ -39,10 +39,12 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not LOWEST_TEMPERATURE <= self.temperature <= 1 / LOWEST_TEMPERATURE:
+        if self.temperature == 0:
+            object.__setattr__(self, "greedy", True)
+        elif not LOWEST_TEMPERATURE <= self.temperature <= 1 / LOWEST_TEMPERATURE:
             raise ConfigError(
-                f"the temperature is {self.temperature}, but must lie between {LOWEST_TEMPERATURE} and "
-                f"{1 / LOWEST_TEMPERATURE:g}; for the likeliest token set greedy"
+                f"the temperature is {self.temperature}, but must be 0, for the likeliest token, or lie between "
+                f"{LOWEST_TEMPERATURE} and {1 / LOWEST_TEMPERATURE:g}"
             )
         if self.top_k is not None and self.top_k < 1:
             raise ConfigError(f"top-k is {self.top_k}, but must be at least 1")

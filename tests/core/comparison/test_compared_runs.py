@@ -1,6 +1,7 @@
 """Choice of the evaluation that takes part in a comparison: that of these weights, these data and these settings."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +83,14 @@ def test_models_in_folders_of_the_same_name_keep_their_own_numbers(tmp_path, cor
     assert len(set(losses)) == 2 and results[0].path.parent == results[1].path.parent
     with pytest.raises(ConfigError, match="the same name; rename one folder"):
         compare(sources)
+
+
+def test_models_of_two_tokenizers_are_refused_a_prepared_corpus_before_they_are_measured(make_run, corpus):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    learn_bpe(["Text of a few words. " * 9], 270).tokenizer.save_pretrained(f"{runs[1]}/model")
+    with pytest.raises(DataError, match="have different tokenizers.* give the texts themselves as the corpus"):
+        evaluate_all(runs, corpus)
+    assert not list(Path(runs[0]).glob("evaluation/*"))
 
 
 def test_seeds_of_one_recipe_with_names_of_their_own_are_different_groups(make_run, corpus):

@@ -140,7 +140,6 @@ def test_speeds_are_not_compared() -> None:
     groups = [group("A", 4.0), group("B", 3.9, tokens_per_second=900.0)]
     result = comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)])
     assert verdict(result)[1] == "B has 1M parameters, as many as A."
-    assert "of each run by itself" in model_table(result).notes[0]
 
 
 def test_five_documents_allow_no_claim_and_seven_do() -> None:

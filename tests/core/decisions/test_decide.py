@@ -515,9 +515,11 @@ def test_the_writer_writes_whole_files_or_none(tmp_path):
     with LossWriter(file, "a", 3, step=7) as losses:
         losses.add("a long text\n" * 20, tokens=4, nats=np.float32(8.5), bytes=np.int64(20))
         losses.add(1, 2, 3.0)
+        losses.add("a long text\n" * 20, tokens=4, nats=8.0, bytes=20)
         assert not file.exists()
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert rows[1] == {"arm": "a", "seed": 3, "step": 7, "document": "1", "tokens": 2.0, "nats": 3.0}
+    assert rows[2].pop("part") == "2" and rows[2] == {**rows[0], "nats": 8.0}  # an equal text
     assert rows[0]["nats"] == 8.5 and rows[0]["bytes"] == 20 and len(rows[0]["document"]) == 16
     with pytest.raises(RuntimeError), LossWriter(tmp_path / "b.jsonl", "b", 0) as losses:
         losses.add(0, 1, 1.0)
