@@ -27,6 +27,7 @@ from contextwise.reports.page import Page, Part, Plot, Section
 PAGE = "report.html"
 STOPPED = {
     "decided": "every comparison is decided",
+    "diverged": "no comparison is left open but of arms that diverged",
     "seeds": "all seeds are trained",
     "budget": "the wall time is spent",
     "": "it is not finished",

@@ -19,7 +19,7 @@ import contextwise
 from command_line import words_of
 from contextwise.base import progress
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError, DataError, Interrupted
+from contextwise.base.errors import ConfigError, DataError, Interrupted, TrainingError
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
@@ -157,6 +157,44 @@ def test_windows_of_the_score_beyond_an_arms_positions_are_refused_before_anythi
         ConfigError, match=r"score.context is 4096, but the arm 'gpt2' has only (\d+) positions; give at most \1"
     ):
         trial.lengths()
+
+
+WILD = """
+import torch
+
+class Wild(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+
+    def forward(self, model, hidden, input_ids, labels):
+        return {"own": hidden.square().mean() * (float("nan") if torch.initial_seed() == SEED else 0.0)}
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_an_arm_that_diverges_ends_no_other_comparison(corpus_folder, tmp_path, seed):
+    (tmp_path / "wild.py").write_text(WILD.replace("SEED", str(seed)))
+    arms = {"gpt2": None, "slower": SLOWER, "wild": [f"{tmp_path}/wild.py:Wild"]}
+    settings = small_trial(corpus_folder, tmp_path / "t", arms=arms, equal="tokens")
+    for _ in range(2):  # and the same command again
+        result = Trial(settings).run()
+        decided = {each.arm: (each.decision, len(each.looks)) for each in result.comparisons}
+        assert decided == {"slower": ("worse", 4)} | ({"wild": ("undecided", seed)} if seed else {})
+        assert result.stopped == ("diverged" if seed else "decided")
+        (note,) = [note for note in result.notes if "diverged" in note]
+        assert note.startswith(f"wild diverged with seed {seed} ({tmp_path}/t/runs/wild-s{seed}-") and "is nan" in note
+
+
+def test_without_another_arm_a_divergence_is_an_error_that_names_it(corpus_folder, tmp_path):
+    (tmp_path / "wild.py").write_text(WILD.replace("SEED", "0"))
+    own = [f"{tmp_path}/wild.py:Wild"]
+    for arms, wanted in (
+        ({"gpt2": None, "wild": own}, "wild diverged with seed 0 .*; no arm is left to compare"),
+        ({"wild": own, "gpt2": None}, "wild diverged with seed 0 .*; it is the reference of all comparisons"),
+    ):
+        trial = Trial(small_trial(corpus_folder, tmp_path / next(iter(arms)), arms=arms, equal="tokens"))
+        with pytest.raises(TrainingError, match=wanted):
+            trial.run()
 
 
 def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):

@@ -55,7 +55,8 @@ class TrialResult(Viewed):
 
     Attributes:
         trial: its name.
-        stopped: why no further seed is trained: ``decided``, ``seeds`` or ``budget``; empty while it runs.
+        stopped: why no further seed is trained: ``decided``, ``diverged`` (all that are open), ``seeds`` or ``budget``; empty
+            while it runs.
         losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
             same of the measured training times.
         rates, chosen_rates: the short runs of the search, and the rate of each arm's whole runs; empty if the rates are fixed.

@@ -48,6 +48,7 @@ SECONDS = "seconds.json"
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 UNEQUAL_TIME = 0.05
 """Runs at equal time whose measured times differ by a larger share have a note."""
+LOWER_RATE = "For another answer begin another trial (--out), with a lower rate or a lower training.clip for all arms."
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 
@@ -78,6 +79,7 @@ class Trial:
         self.rates: list[RateRow] = []
         self.chosen_rates: list[ChosenRate] = []
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
+        self._diverged: dict[str, str] = {}  # arm -> its first run whose loss was not finite, in words
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
         self._remark = ""  # on how the runs were scored
@@ -352,9 +354,12 @@ class Trial:
             longest = max(longest, time.monotonic() - started)
             self._keep_time()
             result = self._result(lengths, number + 1, "")
-            open_ = [each for each in result.comparisons if each.decision == "undecided"]
-            if not open_ and not settings.keep_going:
-                return self._report(replace(result, stopped="decided"), on_look)
+            if not result.comparisons:
+                raise TrainingError(f"{'; '.join(self._diverged.values())}; no arm is left to compare. {LOWER_RATE}")
+            undecided = {each.arm for each in result.comparisons if each.decision == "undecided"}
+            left = self.settings.others if settings.keep_going else undecided
+            if not set(left) - self._diverged.keys():
+                return self._report(replace(result, stopped="diverged" if undecided else "decided"), on_look)
             last = number + 1 == settings.seeds
             if not last and not self._finished(lengths, number + 1):  # else a trial that resumes has been here
                 self._report(result, on_look)
@@ -369,9 +374,9 @@ class Trial:
     def _open_arms(self, lengths: list[Length], seeds: int) -> list[str]:
         """The arms that need another seed after so many: the reference, and those that are not decided at every budget."""
         if self.settings.keep_going or seeds == 0:
-            return list(self.settings.arms)
+            return [name for name in self.settings.arms if name not in self._diverged]
         comparisons = self._comparisons(lengths, seeds)
-        arms = {each.arm for each in comparisons if each.decision == "undecided"}
+        arms = {each.arm for each in comparisons if each.decision == "undecided"} - self._diverged.keys()
         return [name for name in self.settings.arms if name in arms or name == self.settings.baseline]
 
     def _run_set(self, lengths: list[Length], number: int) -> tuple[list[Length], RunSet]:
@@ -384,13 +389,13 @@ class Trial:
 
     def _finished(self, lengths: list[Length], number: int) -> bool:
         _, runs = self._run_set(lengths, number)
-        return all(RunFolder(path).finished for path in runs.paths)
+        return all(run.finished or run.diverged for run in map(RunFolder, runs.paths))
 
-    def _train(self, runs: RunSet, may_diverge: bool = False) -> None:
-        """Train the runs that have not finished; raises what :meth:`RunSet.train_missing` raises."""
+    def _train(self, runs: RunSet) -> None:
+        """Train the runs that have not finished, and may diverge; raises what :meth:`RunSet.train_missing` raises."""
         runs.refuse_changed()
         if not all(RunFolder(path).finished for path in runs.paths):
-            runs.train_missing(self.settings.executor.processes, may_diverge=may_diverge)
+            runs.train_missing(self.settings.executor.processes, may_diverge=True)
 
     def _seed(self, lengths: list[Length], number: int) -> None:
         """Train the runs of a seed, and score the held-out documents."""
@@ -400,6 +405,9 @@ class Trial:
         of_name = {run.arm: run for run in runs.runs}
         for length in chosen:
             run = of_name[self.arms.run_name(length)]
+            if RunFolder(run.folder).diverged:
+                self._note_divergence(length.arm, run.folder, self.settings.first_seed + number)
+                continue
             scored = self._scored(run.folder, documents.count)
             nats, tokens = total_nats(scored)
             self._remark = self._measure().remark(scored.summary)
@@ -408,6 +416,14 @@ class Trial:
             self._nats[length.arm, length.budget, number] = nats[documents.decided]
             self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
             self._tokens_N = tokens[documents.decided]
+
+    def _note_divergence(self, arm: str, folder: Path, seed: int) -> None:
+        """Remember that an arm diverged; a TrainingError if it is the reference."""
+        reason = read_json(RunFolder(folder).divergence_file, "the reason")["reason"]
+        found = f"{arm} diverged with seed {seed} ({folder}): {reason}"
+        if arm == self.settings.baseline:
+            raise TrainingError(f"{found}; it is the reference of all comparisons. {LOWER_RATE}")
+        self._diverged.setdefault(arm, found)
 
     def _scored(self, folder: Path, documents: int) -> Any:
         """The evaluation of a run on the first held-out documents."""
@@ -503,6 +519,11 @@ class Trial:
             notes=[
                 *self.arms.notes(lengths),
                 *([f"All arms are {self._remark}"] if self._remark else []),
+                *(
+                    f"{found}. No further seed of it is trained, and its comparison is about the seeds that did not diverge. "
+                    f"{LOWER_RATE}"
+                    for found in self._diverged.values()
+                ),
                 *self._doubtful_rates(),
                 *self._unequal_times(times),
             ],
@@ -642,7 +663,7 @@ class Trial:
         missing = [factor for factor in factors if (lengths[0].arm, factor) not in losses]
         runs = self._search_runs(lengths, share, missing)
         together = RunSet(self.path, [run for each in runs.values() for run in each.runs])
-        self._train(together, may_diverge=True)  # a rate at which training diverges is no choice
+        self._train(together)  # a rate at which training diverges is no choice
         self._keep_time()
         sums: dict[tuple[str, float], list[float]] = {}
         for (arm, factor, _), run_set in runs.items():
