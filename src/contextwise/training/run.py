@@ -26,6 +26,7 @@ from contextwise.base.estimates import count
 from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
+from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import SUMS_IN_ANOTHER_ORDER, RunFolder, comparable, differing_keys
 from contextwise.base.undisturbed import without_launch_settings
@@ -344,8 +345,8 @@ def training_arguments(
         bf16=settings.precision == "bf16" or (settings.precision == "auto" and has_fast_bf16(processes.device.type)),
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         use_cpu=on_cpu,
-        ddp_find_unused_parameters=getattr(recipe.model, "variant", None)
-        is not None,  # the user's code may leave some unused
+        # A micro-batch without a complete chunk leaves ContextLM's predictor unused; the user's code, what it likes.
+        ddp_find_unused_parameters=is_ours(type(inputs.config).__module__),
         logging_strategy="steps",
         logging_steps=settings.log_every,
         logging_nan_inf_filter=False,

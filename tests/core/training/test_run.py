@@ -501,6 +501,23 @@ def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_pat
     assert "cannot be divided evenly among 2 processes" in " ".join(output.split())
 
 
+@pytest.mark.long
+def test_processes_whose_micro_batches_complete_no_chunk_train_as_one(corpus_folder, tmp_path):
+    """Such a micro-batch leaves the predictor unused, with which the processes must not wait for each other."""
+    losses = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        values = recipe_values(
+            corpus_folder, folder, steps=4, precision="fp32", micro_batch_tokens=32, log_every=1, evaluate_every=0
+        )
+        values["data"]["separate_documents"] = True
+        values["model"]["context_predictor"]["chunk_size"] = 32
+        code, output = finish_training(write_recipe(tmp_path, values), processes=processes)
+        assert code == 0, output
+        losses.append([row["loss"] for row in RunFolder(folder).metrics("train")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 @pytest.mark.slow
 def test_compiled_and_checkpointed_training_agree(exact, corpus_folder, tmp_path):
     for name in ("compile", "gradient_checkpointing"):
