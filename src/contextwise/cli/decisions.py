@@ -51,7 +51,8 @@ def decide(
     plan: Annotated[
         bool,
         Option(
-            "--plan", help="From two seeds or more of the reference alone: how many seeds and how much text it takes."
+            "--plan",
+            help="From two seeds or more, of both arms or of the reference alone: how many seeds and how much text it takes.",
         ),
     ] = False,
     discoveries: Discoveries = None,

@@ -1,7 +1,8 @@
-"""Seeds, documents and tokens that a decision needs, estimated from seeds of the baseline alone.
+"""Seeds, documents and tokens that a decision needs, estimated from a few seeds of two arms, or of the baseline alone.
 
-Two arms that train alike differ by the difference of two seeds. So the spread of the baseline's own runs says what a
-comparison could see. Its variance has two parts. With v_sn the summed nats of document n in the run of seed s, and t_n tokens:
+With two arms, v_sn is the difference of the summed nats of document n between the runs of seed s. With the baseline alone, v_sn
+are its own nats, and a difference has twice their variance, as if runs of two arms with the same seed were no more alike than
+two seeds of one arm. With t_n tokens of document n, the variance has two parts:
 
     Var_s(Σ_n v_sn) = λ (Σ_n t_n)² + Σ_n w_n,      Σ_n Var_s(v_sn) = λ Σ_n t_n² + Σ_n w_n
 
@@ -47,12 +48,14 @@ class Plan:
     """What a decision about a difference of the margin needs.
 
     Attributes:
-        runs: seeds of the arm that this is known from.
+        other: the arm whose differences from ``arm`` this is known from; empty if it is known from ``arm`` alone.
+        runs: seeds that this is known from.
         level: share of the variance that no text reduces.
         needed: by the size of the held-out text.
     """
 
     arm: str
+    other: str
     unit: str
     margin: float
     runs: int
@@ -70,9 +73,14 @@ class Plan:
         size = f"{self.tokens:,} {self.unit.split()[-1]}s" if self.tokens else "what was measured"
         if self.tokens > self.held_out:
             size = f"{self.held_out:,} documents of {size} in all"
-        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {self.runs} runs tell."
+        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {self.runs} {'seeds of both arms' if self.other else 'runs'} tell."
+        alone = (
+            "This takes runs of two arms with the same seed to be no more alike than two seeds of one arm. Most are, if they "
+            "read the same data in the same order: two seeds of both arms give the number for pairs, which is often far smaller."
+        )
+        unpaired = [] if self.other else [alone]
         if not self.tokens:
-            return [first]
+            return [first, *unpaired]
         more = self.needed[-1]
         limit = "the seeds" if self.level >= 0.5 else "the held-out text"
         second = (
@@ -81,9 +89,9 @@ class Plan:
         second += f"; with {more.times} times the text it would be {_seeds(more)}."
         third = (
             "To decide about any documents like these (--documents random) takes more, by how much the effect of the change "
-            "differs between documents; two seeds of both arms show that."
+            "differs between documents."
         )
-        return [first, second, third]
+        return [first, *unpaired, second, third]
 
 
 def _seeds(needed: Needed) -> str:
@@ -94,7 +102,9 @@ def _seeds(needed: Needed) -> str:
 
 
 def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE, comparisons: int = 1) -> Plan:
-    """What a decision about ``margin`` needs, from the seeds of one arm.
+    """What a decision about ``margin`` needs, from seeds of two arms, or of one.
+
+    Of several other arms, the one whose differences from ``arm`` vary most counts.
 
     Raises:
         ConfigError: the arm has fewer than two seeds, all of its seeds have the same losses, or a value is out of range.
@@ -108,12 +118,22 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
         raise ConfigError(
             f"all {len(seeds)} seeds of {arm} have the same losses; give those of runs with different seeds"
         )
-    total = float(losses.sizes.sum())
-    level, own = _parts(nats_SN, losses.sizes)
+    other, of_a_run, total = "", 2, float(losses.sizes.sum())
+    parts = _parts(nats_SN, losses.sizes)
+    paired = []
+    for name in dict.fromkeys(name for name, _ in losses.values if name != arm):
+        shared = [seed for seed in losses.seeds(name) if seed in seeds]
+        differences = [losses.values[name, seed] - losses.values[arm, seed] for seed in shared]
+        if len(shared) > 1 and np.ptp(differences, axis=0).any():
+            paired.append((_parts(np.stack(differences), losses.sizes), name, shared))
+    if paired:
+        parts, other, seeds = max(paired, key=lambda each: sum(each[0]))
+        of_a_run = 1
+    level, own = parts
     each = simultaneous(confidence, comparisons)
 
     def needed(times: int) -> Needed:
-        deviation = float(np.sqrt(2 * (level + own / times)))
+        deviation = float(np.sqrt(of_a_run * (level + own / times)))
         known = deviation, *deviation_limits(deviation, len(seeds))
         middle, fewest, most = (seeds_to_decide(margin, value, margin, each, most=MOST) for value in known)
         return Needed(times, deviation, middle, fewest, most)
@@ -121,6 +141,7 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
     text = bool(losses.documents)
     return Plan(
         arm=arm,
+        other=other,
         unit=losses.unit,
         margin=margin,
         runs=len(seeds),

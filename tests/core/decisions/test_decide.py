@@ -1,5 +1,6 @@
 """Decisions from files of losses: by hand, by simulation, and what is refused."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -560,13 +561,31 @@ def test_the_plan_finds_the_parts_of_the_spread():
     assert found.needed[2].deviation == pytest.approx((2 * (level**2 + own / 16)) ** 0.5, rel=0.1)
     assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
     texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
-    assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[1]
+    assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[2]
+    assert "two seeds of both arms give the number for pairs" in texts.sentences[1]
     with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
         plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
     with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
         plan(read_losses(simulated({"a": 0.0}, 3, level=0.0, noise=0.0)), "a", 0.01)
     with pytest.raises(ConfigError, match="margin is -1, but must be above 0"):
         plan(texts_of(), "a", -1)
+
+
+def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
+    """Runs with the same seed share their level: the differences vary by 0.002, the runs of an arm by 0.02."""
+    draw = np.random.default_rng(0)
+    rows, shared = [], draw.normal(0, 0.02, 400)
+    for (seed, level), arm in itertools.product(enumerate(shared), "ab"):
+        loss = 3 + level + (draw.normal(0, 0.002) if arm == "b" else 0.0)
+        rows.append({"arm": arm, "seed": seed, "document": "x", "tokens": 100, "nats": 100 * loss})
+    both = plan(read_losses(pd.DataFrame(rows)), "a", 0.01)
+    assert both.other == "b" and both.needed[0].deviation == pytest.approx(0.002, rel=0.1)
+    assert both.needed[0].seeds == 4 and "as far as 400 seeds of both arms tell" in both.sentences[0]
+    alone = plan(read_losses(pd.DataFrame(rows).query("arm == 'a'")), "a", 0.01)
+    assert alone.other == "" and alone.needed[0].deviation == pytest.approx(0.02 * 2**0.5, rel=0.1)
+    assert alone.needed[0].seeds is None  # more than 200
+    half = plan(read_losses(pd.DataFrame(rows).query("arm == 'a' or seed == 0")), "a", 0.01)
+    assert half.other == "" and half.needed == alone.needed  # one pair has no spread
 
 
 def texts_of():
