@@ -73,10 +73,12 @@ class Plan:
         size = f"{self.tokens:,} {self.unit.split()[-1]}s" if self.tokens else "what was measured"
         if self.tokens > self.held_out:
             size = f"{self.held_out:,} documents of {size} in all"
-        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {self.runs} {'seeds of both arms' if self.other else 'runs'} tell."
+        known = f"{self.runs} {'seeds of both arms' if self.other else 'runs'}"
+        first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {known} tell."
         alone = (
-            "This takes runs of two arms with the same seed to be no more alike than two seeds of one arm. Most are, if they "
-            "read the same data in the same order: two seeds of both arms give the number for pairs, which is often far smaller."
+            "This takes runs of two arms with the same seed to be no more alike than two seeds of one arm. Most are more "
+            "alike, if they read the same data in the same order: two seeds of both arms give the number for pairs, often "
+            "far smaller."
         )
         unpaired = [] if self.other else [alone]
         if not self.tokens:
