@@ -42,7 +42,7 @@ SUMS_IN_ANOTHER_ORDER = {
     "training.gradient_checkpointing",
     "training.micro_batch_tokens",
 }
-"""Settings that change the result of a run by rounding."""
+"""Settings that change the result of a run by rounding; of a continued model with dropout, by other draws of it."""
 _EXECUTION = SUMS_IN_ANOTHER_ORDER | {
     "output",
     "model.variant.file",

@@ -399,9 +399,10 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
     if checkpoint is not None and (changed := executed_otherwise(checkpoint, recipe, trainer.accelerator.state)):
+        drops = any(isinstance(part, torch.nn.Dropout) and part.p > 0 for part in trainer.model.modules())
         say(
             f"note: {', '.join(changed)} changed since step {checkpoints.step_of(checkpoint)}: the weights will differ by "
-            "rounding from those of a run that was never stopped"
+            f"rounding{', and by other draws of dropout,' * drops} from those of a run that was never stopped"
         )
 
 

@@ -134,6 +134,23 @@ def nothing(model):
 
 def fails(model):
     raise RuntimeError("no\\nway")
+
+
+class Normalizer(nn.Module):
+    """The z-loss, of the logits that are there."""
+
+    def __init__(self, model):
+        super().__init__()
+
+    def forward(self, model, hidden, input_ids, labels, logits):
+        return {"z": logits.float().logsumexp(-1)[labels != -100].square().mean()}
+
+
+class SecondHead(Normalizer):
+    """The same, of logits that are computed again."""
+
+    def forward(self, model, hidden, input_ids, labels):
+        return super().forward(model, hidden, input_ids, labels, model.get_output_embeddings()(hidden))
 '''
 
 
@@ -221,6 +238,23 @@ def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
     assert (losses.names, alone.names) == (("tokens", "size"), ("tokens",))
     size = model.hidden_states(input_ids=tokens).square().mean().item()
     assert losses.minimised().item() == pytest.approx(alone.minimised().item() + size, rel=1e-5)
+
+
+def test_a_loss_that_reads_the_logits_costs_no_second_head(corpus_folder, tmp_path, models):
+    tokens = torch.arange(CONTEXT)[None]
+    found = {}
+    for name in ("Normalizer", "SecondHead"):
+        made = recipe(corpus_folder, tmp_path, f"{models}:{name}", paired_initialization=True)
+        torch.manual_seed(0)
+        model = starting_model(made, made.model.config(made, VOCABULARY, 0))
+        losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
+        losses.minimised().backward()
+        gradient = model.get_output_embeddings().weight.grad
+        found[name] = losses.sums.detach(), gradient, training_flops_per_example(model.config, CONTEXT)
+    (one, gradient, flops), (two, expected, more) = found.values()
+    torch.testing.assert_close(one, two)
+    torch.testing.assert_close(gradient, expected)
+    assert more - flops == 6 * CONTEXT * WIDTH * VOCABULARY  # forward, and both gradients
 
 
 # ---- the guide ----

@@ -164,17 +164,28 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         changed = any("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts)
         return not stock or changed or type(head) is not nn.Linear
 
+    @property
+    def own_losses(self) -> Any:
+        """The user's function of further losses in training; None without one."""
+        return getattr(self.model, "training_losses", None) if self.part is None else self.part.forward
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether the user's losses have an argument ``logits``."""
+        return self.own_losses is not None and "logits" in inspect.signature(self.own_losses).parameters
+
     def training_losses(
-        self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None
+        self, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, **known: Tensor | None
     ) -> dict[str, Tensor]:
         """The losses of training beside the next-token loss: name -> mean over the targets.
 
-        The user's code gets ``position_ids``, those of packed documents, if it has an argument of that name.
+        The user's code gets what is ``known`` further, where it has an argument of that name: ``position_ids``, those of packed
+        documents, and ``logits`` (B, T, V).
         """
-        own: Any = getattr(self.model, "training_losses", None) if self.part is None else self.part.forward
+        own = self.own_losses
         if own is None:
             return {}
-        further = {"position_ids": position_ids} if "position_ids" in inspect.signature(own).parameters else {}
+        further = {name: value for name, value in known.items() if name in inspect.signature(own).parameters}
         if self.part is not None:
             return self.part(self.model, hidden_BTD, input_ids, labels, **further)
         return own(hidden_BTD, input_ids, labels, **further)

@@ -76,10 +76,11 @@ class VariantSpec(ModelSpec):
 
     def losses(self, model: VariantForCausalLM, batch: Batch) -> Losses:
         """The next-token loss; in training with the model's own losses, as means over the targets times their number."""
-        hidden_BTD, tokens = _next_token_losses(model, batch, self.inputs(model, batch))
+        hidden_BTD, logits_BTV, tokens = _next_token_losses(model, batch, self.inputs(model, batch))
         if not model.training:
             return tokens
-        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"], batch.get("position_ids"))
+        known = {"position_ids": batch.get("position_ids"), "logits": logits_BTV}
+        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"], **known)
         means = list(own.values()) if isinstance(own, dict) else [None]
         if not all(isinstance(mean, Tensor) and mean.dim() == 0 for mean in means) or (model.part and not own):
             raise ConfigError(
@@ -91,15 +92,21 @@ class VariantSpec(ModelSpec):
         return Losses(("tokens", *own), torch.stack(sums), count.expand(len(sums)))
 
 
-def _next_token_losses(model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]) -> tuple[Tensor, Losses]:
-    """The input (B, T, D) of the vocabulary head, and the next-token loss.
+def _next_token_losses(
+    model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]
+) -> tuple[Tensor, Tensor | None, Losses]:
+    """The input (B, T, D) of the vocabulary head, the logits (B, T, V), and the next-token loss.
 
-    Where the forward pass is not the user's own, the loss is computed without all logits in memory.
+    Where neither the forward pass is the user's own nor a loss of theirs reads logits, the loss is computed without all logits
+    in memory, and they are None.
     """
     head, labels = model.get_output_embeddings(), batch["labels"]
     if not model.own_forward:
         hidden_BTD = model.hidden_states(input_ids=batch["input_ids"], **inputs)
-        return hidden_BTD, labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
+        if not (model.training and model.reads_logits):
+            return hidden_BTD, None, labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
+        logits = head(hidden_BTD)
+        return hidden_BTD, logits, _loss_of(logits, labels)
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     try:
@@ -114,10 +121,15 @@ def _next_token_losses(model: VariantForCausalLM, batch: Batch, inputs: dict[str
             f"{model.config.source} is no causal language model: its output has logits of shape {shape}, which should be "
             f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {vocabulary})"
         )
+    return seen[-1] if seen else logits, logits, _loss_of(logits, labels)
+
+
+def _loss_of(logits_BTV: Tensor, labels: Tensor) -> Losses:
+    """The next-token loss of logits."""
     total = nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
+        logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    return seen[-1] if seen else logits, Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+    return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
 
 
 register_model(VariantConfig, VariantForCausalLM, VariantSpec(VariantForCausalLM))
