@@ -357,3 +357,17 @@ def test_the_weight_of_the_supervision_falls_to_zero_and_is_kept_with_the_model(
     assert [loss(model) / first for _ in range(4)] == pytest.approx([0.6, 0.2, 0, 0])
     assert loss(kept) / first == pytest.approx(0.6)
     assert "seen" not in form(supervised).state_dict()
+
+
+def test_an_edited_file_is_said_not_to_be_the_code_that_is_used(tmp_path, capsys):
+    file = tmp_path / "edited.py"
+    file.write_text(f"# {tmp_path}\n")
+    sha256 = digest(read_code(file))
+    name_code(file, sha256)
+    name_code(file, sha256)
+    assert not capsys.readouterr().err
+    file.write_text("# another\n")
+    name_code(file, sha256)
+    assert f"{file} has changed since it was named: the code of then is used" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -19,6 +19,7 @@ from contextwise.base.config import parse_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, misspelt, one_line
 from contextwise.base.files import expanded
 from contextwise.base.hashes import cache_folder
+from contextwise.base.progress import say_once
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
@@ -55,12 +56,15 @@ def digest(code: bytes) -> str:
 
 
 def name_code(file: str | Path, sha256: str) -> None:
-    """Keep the code of a file that the user named, so that it may be run.
+    """Keep the code of a file that the user named, so that it may be run; a note if the file has changed since it was named.
 
     Raises:
         ConfigError: the file has changed since its SHA-256 was recorded, and no copy of the recorded code is left.
     """
     if _known(sha256) is not None:
+        with contextlib.suppress(OSError):
+            if digest(expanded(file).read_bytes()) != sha256:
+                say_once(f"note: {file} has changed since it was named: the code of then is used, not that of the file")
         return
     code = read_code(file)
     if digest(code) != sha256:
