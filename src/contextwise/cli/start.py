@@ -186,7 +186,7 @@ def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
     )
     skipped = manifest["skipped"]
     if skipped["bad"] or skipped["empty"]:
-        console.print(f"left out: {skipped['bad']:,} bad records, {skipped['empty']:,} empty texts")
+        console.print(f"left out: bad records {skipped['bad']:,}, empty texts {skipped['empty']:,}")
     if near := manifest.get("deduplicated"):
         documents = near["left_out"] + sum(split["documents"] for split in manifest["splits"].values())
         found = f"{near['left_out']:,} of {documents:,} documents ({near['left_out'] / documents:.1%})"

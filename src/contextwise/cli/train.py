@@ -164,7 +164,8 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     smallest = f"{first:,} to " if first < recipe.tokens_per_step else ""
     auto = " (auto)" if settings.precision == "auto" else ""
     step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
-    schedule = f"{settings.schedule}, {settings.warmup(recipe.full_steps):,} steps of warm-up"
+    warmup = settings.warmup(recipe.full_steps)
+    schedule = f"{settings.schedule}, {warmup:,} step{'s' * (warmup != 1)} of warm-up"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
         ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],

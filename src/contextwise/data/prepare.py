@@ -285,7 +285,7 @@ def _write_corpus(
     if not writers:
         names = ", ".join(source.name for source in reading.sources)
         raise DataError(
-            f"no document with text was found in {names} ({skipped.empty:,} records were empty, {skipped.bad:,} were bad); "
+            f"no document with text was found in {names} ({skipped.empty:,} empty records, {skipped.bad:,} bad ones); "
             "there is nothing to prepare"
         )
     _report_small_splits(reading, writers)

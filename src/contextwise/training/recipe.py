@@ -101,8 +101,10 @@ class Recipe(Settings):
             yield Problem(why, "training.epochs")
             return
         if self.tokens_per_step % context:
-            near = max(1, round(self.tokens_per_step / context)) * context
-            why = f"which is not a multiple of data.context ({context}); {near} is"
+            near = round(self.tokens_per_step / context) * context
+            why = f"which is not a multiple of data.context ({context})" + (
+                f"; {near} is" if near else ", and is less than it"
+            )
             yield Problem(why, "training.tokens_per_step", self.tokens_per_step)
             return
         problem = self._problem_of_rampup()

@@ -39,7 +39,7 @@ def test_all_options_and_the_table(contextwise: Any, workplace: Path) -> None:
     for name, count in manifest["splits"].items():
         row = next(line for line in printed.splitlines() if f" {name} " in line)
         assert f"{count['tokens']:,}" in row and f"{count['bytes'] / count['tokens']:.2f}" in row
-    assert "left out: 1 bad records, 1 empty texts" in printed and "MB/s" in printed
+    assert "left out: bad records 1, empty texts 1" in printed and "MB/s" in printed
     assert "kept as JSON text: mixed" in printed
     status, output, printed = contextwise(f"{command} --overwrite --deduplicate 0.5 --json")
     assert status == 0 and "MB/s" not in printed

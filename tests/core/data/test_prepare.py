@@ -251,7 +251,7 @@ def test_invalid_options(stories: Path, tmp_path: Path, options: dict[str, Any],
 def test_a_source_without_text(write_jsonl: Callable[..., Path], tmp_path: Path, lines: list[Any]) -> None:
     path = write_jsonl(lines)
     with pytest.raises(
-        DataError, match=rf"no document with text was found in texts\.jsonl \({len(lines)} records were empty"
+        DataError, match=rf"no document with text was found in texts\.jsonl \({len(lines)} empty records"
     ):
         prepare_corpus(path, "bytes", tmp_path / "out")
     assert list(tmp_path.iterdir()) == [path]

@@ -5,6 +5,7 @@ import copy
 import glob
 import hashlib
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -327,7 +328,8 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
-    out = Path("corpora") / f"{place.name.split('.')[0].replace('*', '') or place.parent.name or 'texts'}-{key[:8]}"
+    name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or place.parent.name or "texts"
+    out = Path("corpora") / f"{name}-{key[:8]}"
     if not is_corpus(out):
         try:
             prepare_corpus([f"{split}={texts}"], folder, out)
