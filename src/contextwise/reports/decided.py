@@ -82,7 +82,7 @@ def overview_plots(result: "Decided") -> list[Plot]:
         margin={"l": 12, "r": 12, "t": 8, "b": 52},
     )
     caption = f"Left of zero the loss is lower than that of {result.reference}; the dashed lines are the margin."
-    return [Plot("overview", layout, f"Differences to {result.reference}", caption + f" {ANYTIME}" * bool(known))]
+    return [Plot("overview", layout, f"Differences to {result.reference}", caption)]
 
 
 def _by_seed(comparison: Comparison) -> list[float]:
@@ -118,7 +118,6 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     caption = (
         f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
-    caption += f" {ANYTIME}" * (len(result.comparisons) == 1)
     if not shown:
         caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
