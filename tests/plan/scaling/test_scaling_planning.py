@@ -258,7 +258,7 @@ def test_three_contexts_are_too_few():
 
 def test_one_budget_for_each_run_is_too_few():
     points = [point for point in drawn_points() if point.step == 2000]
-    with pytest.raises(DataError, match="have 1 measured budgets each .* measure more often"):
+    with pytest.raises(DataError, match="is 1 .* measure more often"):
         check_enough(observations(points))
 
 
