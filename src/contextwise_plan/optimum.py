@@ -189,7 +189,12 @@ class Optimum:
     @property
     def shown(self) -> bool:
         """Whether it is inside, and the sweep shows that it is best, or among the best."""
-        return self.inside and not self._doubt
+        return self.inside and not self.unclear
+
+    @property
+    def unclear(self) -> bool:
+        """Whether the sweep does not show which context is best."""
+        return bool(self._doubt)
 
     @property
     def one_seed(self) -> bool:
