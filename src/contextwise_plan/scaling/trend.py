@@ -110,7 +110,8 @@ class Trend:
 
     def prior_weight(self, index: int) -> float:
         """By how much g (1) or h (2) changes with the mean of its prior: by all of it, 1, where the sweep says nothing."""
-        return float(self.weights @ self.covariances[:, index, index]) / self.powers[index - 1][1] ** 2
+        _, deviation = (self.powers.budget, self.powers.size)[index - 1]
+        return float(self.weights @ self.covariances[:, index, index]) / deviation**2
 
     def sentence(self, unit: str, size: str, parameters: float, alone: Estimate) -> str:
         """Why a model gets its context: what was measured, what that alone says of the growth, and what the prior adds.
