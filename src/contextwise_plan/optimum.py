@@ -39,6 +39,7 @@ NEARLY = 1.02
 """Budgets within this factor are equal: runs are whole steps."""
 WINDOW = 2.0
 """Width of the window of footnote 5: its largest budget is about twice its smallest."""
+ONE_SEED = "The runs have one seed, so the intervals leave out how much losses differ between seeds."
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -185,6 +186,35 @@ class Optimum:
         """The other contexts whose loss is not significantly higher, ascending."""
         return tuple(sorted(context for context, difference in self.differences.items() if not difference.above(0.0)))
 
+    @property
+    def shown(self) -> bool:
+        """Whether it is inside, and the sweep shows that it is best, or among the best."""
+        return self.inside and not self.unclear
+
+    @property
+    def unclear(self) -> bool:
+        """Whether the sweep does not show which context is best."""
+        return bool(self._doubt)
+
+    @property
+    def one_seed(self) -> bool:
+        """Whether its intervals are over documents only."""
+        return bool(self._known) and not any(difference.seeds for difference in self._known)
+
+    @property
+    def _known(self) -> list[Estimate]:
+        return [each for each in self.differences.values() if each.has_interval and not each.too_few]
+
+    @property
+    def _doubt(self) -> str:
+        """Why the sweep does not show which context is best, as a clause; empty if it does."""
+        if not self._known:
+            too_few = next((difference.too_few for difference in self.differences.values()), "")
+            return too_few or "no interval is known, which takes several held-out documents and several budgets"
+        measured = sorted((self.cell.context, *self.differences))
+        ends = {measured[0], measured[-1]} - {self.cell.context}
+        return _within_noise(self.within_noise) if ends <= set(self.within_noise) else ""
+
     def sentence(self) -> str:
         """What the points say of the best context of this size at this budget."""
         size, best, noise = self.cell.size, in_tokens(self.cell.context), self.within_noise
@@ -194,19 +224,10 @@ class Optimum:
                 f"{size}: lowest at {best}, but {contexts_listed(missing)} was not measured at this budget, so no optimum is "
                 "drawn."
             )
-        known = [
-            difference for difference in self.differences.values() if difference.has_interval and not difference.too_few
-        ]
-        measured = sorted((self.cell.context, *self.differences))
-        ends = [context for context in (measured[0], measured[-1]) if context != self.cell.context]
-        doubt = ""
-        if not known:
-            too_few = next((difference.too_few for difference in self.differences.values()), "")
-            doubt = too_few or "no interval is known, which takes several held-out documents and several budgets"
-        elif set(ends) <= set(noise):
-            doubt = _within_noise(ends)
-        if doubt:
-            words = [f"the sweep does not show which context is best here; {best} has the lowest loss, but {doubt}"]
+        if self._doubt:
+            words = [
+                f"the sweep does not show which context is best here; {best} has the lowest loss, but {self._doubt}"
+            ]
         else:
             words = [f"{best} is best", *([_within_noise(noise)] if noise else [])]
             behind = [
@@ -222,13 +243,16 @@ class Optimum:
                 words[-1] += (
                     f"; {token_count(edge)} is the {named[edge]} that was tried, the true optimum may be beyond"
                 )
-        if known and not any(difference.seeds for difference in known):
-            words[-1] += "; with one seed, so differences between seeds are not in the interval"
         return f"{size}: {', '.join(words)}."
 
 
 def _within_noise(contexts: Sequence[int]) -> str:
     return f"{contexts_listed(contexts)} {'are' if len(contexts) > 1 else 'is'} within its noise"
+
+
+def one_seed_note(optima: Iterable[Optimum]) -> list[str]:
+    """What the intervals of some optima leave out if the runs have one seed."""
+    return [ONE_SEED] if any(optimum.one_seed for optimum in optima) else []
 
 
 def contexts_listed(contexts: Sequence[int]) -> str:
@@ -475,14 +499,17 @@ class Landscape:
         return _differences(at[pair], [at[other]])[other[1]]
 
     def findings(self) -> list[str]:
-        """For each size a sentence on its best context, at the largest budget at which that can be read off."""
-        sentences = []
-        for size in self.contexts:
-            steps = [i for i, some in enumerate(self.optima) if size in some and some[size].decided]
-            if steps:
-                at = budget_words(self.unit, float(self.budgets[steps[-1]]))
-                sentences.append(f"At {at}, {self.optima[steps[-1]][size].sentence()}")
-        return sentences
+        """For each size a sentence on its best context at the largest budget that shows it; then the note on one seed."""
+        last = {size: steps[-1] for size in self.contexts if (steps := self.decided_steps(size))}
+        sentences = [
+            f"At {budget_words(self.unit, float(self.budgets[step]))}, {self.optima[step][size].sentence()}"
+            for size, step in last.items()
+        ]
+        return [*sentences, *one_seed_note(self.optima[step][size] for size, step in last.items())]
+
+    def decided_steps(self, size: str) -> list[int]:
+        """Steps of the budgets at which the optimum of a size is decided."""
+        return [i for i, some in enumerate(self.optima) if size in some and some[size].decided]
 
     @property
     def last_decided(self) -> int:

@@ -21,7 +21,7 @@ CONTENT_ID = re.compile(r"-[0-9a-f]{8}$")
 
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
-    """The answer, the sizes, the optima of the laws alone, the next run."""
+    """The answer, why, and what it does not say."""
     context, lost = plan.rounded
     parts: list[Any] = [_answer(plan, analysis)]
     parts += [plan.trend] if plan.trend else []
@@ -30,19 +30,23 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)
         parts.append(f"Nearest model that can be built: {named}.")
-    parts += [f"Measured: {finding}" for finding in plan.measured]
-    parts += [f"Note: {note}" for note in plan.notes]
+    return terminal(*parts, *(f"Note: {note}" for note in plan.notes))
+
+
+def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:
+    """What was measured, the sizes, the optima of the laws alone, the next run, the law and its residuals."""
+    parts: list[Any] = ["", *(f"Measured: {finding}" for finding in plan.measured)]
     if plan.best.parameters is not None:
         parts += ["", _sizes(plan)]
     if plan.rivals:
         parts += ["", _rivals(plan, analysis)]
     if plan.next_runs:
         parts += ["", _next_runs(plan.next_runs)]
-    return terminal(*parts)
+    return terminal(*parts, law_tables(analysis))
 
 
 def law_tables(analysis: Analysis) -> RenderableType:
-    """The points that were read, the forms compared, and the parameters of the chosen one."""
+    """The points that were read, the forms compared, the parameters of the chosen one, and the residuals of each run."""
     observed = analysis.observed
     contexts = len(np.unique(observed.context))
     title = (
@@ -68,11 +72,10 @@ def law_tables(analysis: Analysis) -> RenderableType:
         numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
     tables: list[Any] = ["", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
     preference = analysis.preference
-    return terminal(*tables, *([preference.sentence()] if preference else []))
+    return terminal(*tables, *([preference.sentence()] if preference else []), "", _residuals(analysis))
 
 
-def residual_table(analysis: Analysis) -> RenderableType:
-    """Residuals of each run."""
+def _residuals(analysis: Analysis) -> Table:
     observed, residuals = analysis.observed, 1000 * analysis.residuals
     rows = []
     for run, name in enumerate(observed.runs):
@@ -83,11 +86,11 @@ def residual_table(analysis: Analysis) -> RenderableType:
     errors = [Column(name, "estimate", form) for name, form in forms.items()]
     columns = [Column("run"), Column("points", "integer"), *errors]
     title = "Residuals: ln of measured over fitted loss, in thousandths, along each run:"
-    return terminal("", Table(title, columns, rows))
+    return Table(title, columns, rows)
 
 
 def hindcast_tables(check: Hindcast) -> RenderableType:
-    """Predicted against measured: optima, runs, and a verdict in words; then the law that predicted."""
+    """Predicted against measured: optima, runs, and a verdict in words."""
     heading = (
         f"Check: {check.shown} points up to {check.above:.2g} FLOPs are fitted, and {check.hidden} above, up to "
         f"{check.beyond:.3g} times that, are predicted."
@@ -119,7 +122,7 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
     )
     if check.unchanged is not None:
         verdict += f" ({100 * check.unchanged:.2f}% if each run's last shown loss is the prediction)"
-    return terminal(heading, "", *optima, "", _runs(check), f"{verdict}.", law_tables(check.analysis))
+    return terminal(heading, "", *optima, "", _runs(check), f"{verdict}.")
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:
@@ -137,12 +140,15 @@ def _answer(plan: Plan, analysis: Analysis) -> Table:
         size,
         row("training context", best.context, ".0f", "context"),
         row("tokens", best.tokens, "count", "tokens"),
-        row("best-context loss (nats/token)", best.loss, ".4f", ""),
-        ["FLOPs", f"{plan.flops:.2e}", "", f"{times['flops']:.2g} x"],
-        ["time on the sweep's machine", duration(plan.seconds), "", ""],
+        row("best-context loss, nats", best.loss, ".4f", ""),
     ]
-    columns = ["", "recommended", f"{analysis.confidence:.0%} interval", "of the sweep's\nlargest"]
-    return Table(f"Plan for {plan.budget.description}.", columns, rows)
+    columns = ["", "recommended", f"{analysis.confidence:.0%} interval", "of the largest"]
+    spent = f"{times['flops']:.2g} x the largest run's"
+    if plan.budget.unit == "flops":
+        spent += f"; {duration(plan.seconds)} on the sweep's machine"
+    else:
+        spent = f"{plan.flops:.3g} FLOPs, {spent}"
+    return Table(f"Plan for {plan.budget.description} ({spent}).", columns, rows)
 
 
 def _sizes(plan: Plan) -> Table:

@@ -224,10 +224,8 @@ class Transfer:
         else:
             largest = max(activations, key=lambda each: (not each.flat, each.excess))
             verdict = "Whether activations depend on the width is open"
-        return (
-            f"{verdict}: the largest slope in log-log, mean of {len(largest.slopes)} steps, is {largest.slope:+.3f} "
-            f"({largest.name})."
-        )
+        steps = f"{len(largest.slopes)} step{'s' * (len(largest.slopes) > 1)}"
+        return f"{verdict}: the largest slope in log-log, mean of {steps}, is {largest.slope:+.3f} ({largest.name})."
 
     @property
     def _constancy(self) -> str:

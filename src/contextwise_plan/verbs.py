@@ -183,7 +183,12 @@ def budget(
     resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
     confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
     seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
-    residuals: Annotated[bool, Option("--residuals", help="Show how far each run lies off the law.")] = False,
+    details: Annotated[
+        bool,
+        Option(
+            "--details", help="Show what was measured, other sizes, further runs, and the law with its residuals too."
+        ),
+    ] = False,
     table: Annotated[
         Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,
@@ -199,7 +204,7 @@ def budget(
     from contextwise_plan.scaling.hindcast import Hindcast
     from contextwise_plan.scaling.observations import EARLY, read_observations, read_table, write_table
     from contextwise_plan.scaling.planning import Plan, PlanJson
-    from contextwise_plan.tables import hindcast_tables, law_tables, plan_tables, residual_table
+    from contextwise_plan.tables import detail_tables, hindcast_tables, law_tables, plan_tables
 
     checking = check or hide_above is not None
     if budget is not None and hours is not None:
@@ -247,13 +252,12 @@ def budget(
         analysis = Analysis(observations, resamples, confidence, seed)
         answer = Plan(analysis, spent, far=far)
         values["plan"], values["law"] = answer, analysis
-        tables += [plan_tables(answer, analysis), law_tables(analysis)]
-        tables += [residual_table(analysis)] if residuals else []
+        tables += [plan_tables(answer, analysis), *([detail_tables(answer, analysis)] if details else [])]
     if checking:
         compared = Hindcast(observations, hide_above, resamples, confidence, seed)
         values["check"] = compared
-        tables += [hindcast_tables(compared)]
-        tables += [residual_table(compared.analysis)] if residuals and len(tables) == 1 else []
+        tables += [hindcast_tables(compared), *([law_tables(compared.analysis)] if details else [])]
+    tables += [] if details else [" --details shows more, --json everything."] * bool(tables)
     show_values(values, as_json, *tables)
     if table is not None:
         write_table(observations, table, sweep)

@@ -13,6 +13,7 @@ from scipy import stats
 from contextwise.base.intervals import estimate, mean_estimate, plus_minus
 from contextwise.data.windows import LastTenthWindows, last_tenth_length
 from contextwise_plan.optimum import (
+    ONE_SEED,
     Cell,
     Landscape,
     Optimum,
@@ -21,6 +22,7 @@ from contextwise_plan.optimum import (
     budget_steps,
     cells,
     mode_smoothed,
+    one_seed_note,
     overall_optimum,
     size_optima,
     tracks,
@@ -250,8 +252,8 @@ def test_other_documents_are_not_paired() -> None:
         ((3.0, 3.0001, 3.2, 3.3), "256 tokens is 0.2000 ± 0.0030 behind; 64 is the shortest that was tried, the true optimum"),
         ((3.0001, 3.0, 3.2, 3.3), "256 tokens is 0.2000 ± 0.0030 behind; 64 is the shortest that was tried, the true optimum"),
         ((3.3, 3.2, 3.1, 3.0), "512 tokens is best, 256 tokens is 0.1000 ± 0.0030 behind; 512 is the longest that was tried"),
-        ((3.001, 3.0, 3.001, 3.002), "not show which context is best here; 128 tokens has the lowest loss, but 64, 512 are"),
-        ((3.0, 3.001, 3.0015, 3.002), "64 tokens has the lowest loss, but 512 is within its noise."),
+        ((3.001, 3.0, 3.001, 3.002), "not show which context is best here; 128 tokens has the lowest loss, but 64, 256, 512"),
+        ((3.0, 3.001, 3.0015, 3.002), "64 tokens has the lowest loss, but 128, 256, 512 are within its noise."),
     ],
 )  # fmt: skip
 def test_what_is_within_the_noise_is_said(losses: tuple[float, ...], words: str) -> None:
@@ -259,7 +261,8 @@ def test_what_is_within_the_noise_is_said(losses: tuple[float, ...], words: str)
     assert words in optimum.sentence()
     further = replace(optimum, edge="", ends=(32, 1024))  # which were not measured at this budget
     assert "was tried" not in further.sentence()
-    assert ("does not show" in further.sentence()) == ("not show" in words or "but 512 is within" in words)
+    assert ("does not show" in further.sentence()) == ("not show" in words or "128, 256, 512 are" in words)
+    assert optimum.shown == (optimum.inside and "does not show" not in optimum.sentence())
 
 
 def of_losses(losses: tuple[float, ...], **about: int) -> Optimum:
@@ -272,11 +275,9 @@ def of_losses(losses: tuple[float, ...], **about: int) -> Optimum:
 
 def test_one_seed_and_few_documents_are_said() -> None:
     losses = (3.2, 3.0, 3.0001, 3.3)
-    assert (
-        of_losses(losses)
-        .sentence()
-        .endswith("0.0030 behind; with one seed, so differences between seeds are not in the interval.")
-    )
+    alone, several = of_losses(losses), of_losses(losses, seeds=2)
+    assert alone.sentence() == several.sentence()
+    assert one_seed_note([alone, several, alone]) == [ONE_SEED] and one_seed_note([several]) == []
     for documents, allow in ((5, "5 documents allow"), (1, "1 document allows")):
         few = of_losses(losses, documents=documents)
         assert few.within_noise == (64, 256, 512) and few.sentence() == (
@@ -293,7 +294,7 @@ def test_differences_say_what_their_interval_is_over(seeds: int, documents: int)
     optimum = size_optima(cells(tracks(points, "tokens"), 1000), {"pico": [64, 128, 256]})["pico"]
     for difference in optimum.differences.values():
         assert (difference.documents, difference.seeds) == (documents, seeds if seeds > 1 else None)
-    assert ("with one seed" in optimum.sentence()) == (seeds == 1 and documents > 5)
+    assert optimum.one_seed == (seeds == 1 and documents > 5)
     assert ("is best," in optimum.sentence()) <= (documents > 5)
 
 

@@ -19,10 +19,13 @@ def workplace(tmp_path_factory):
 
 @pytest.mark.long
 def test_a_plan_and_its_check_fit_a_terminal(contextwise, workplace):
-    words = contextwise.words("plan budget sweep --budget 1e16 --check --residuals --resamples 20")
-    for expected in ("Plan for 1e+16 FLOPs", "training context", "One more run", "90 points of 18 runs"):
-        assert expected in words
-    assert all(expected in words for expected in ("harder*", "Residuals", "Check: "))
+    details = ("Measured: ", "One more run", "90 points of 18 runs", "harder*", "Residuals")
+    words = contextwise.words("plan budget sweep --budget 1e16 --check --details --resamples 20")
+    assert all(expected in words for expected in ("Plan for 1e+16 FLOPs", "training context", "Check: ", *details))
+    status, output, _ = contextwise("plan budget sweep --budget 1e16 --resamples 20")
+    assert status == 0 and "Plan for 1e+16 FLOPs" in output and "--details shows more" in output
+    assert not any(absent in output for absent in details)
+    assert len(output.splitlines()) <= 25 and max(map(len, output.splitlines())) <= 80
 
 
 @pytest.mark.long

@@ -15,10 +15,11 @@ from scipy import stats
 from sweep_pages import rows, write_curve
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.tables import Row, spread
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import read_observations, read_table, write_table
 from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
-from contextwise_plan.sweeps.page import runs_table, write_sweep_page
+from contextwise_plan.sweeps.page import optima_table, runs_table, write_sweep_page
 from contextwise_plan.sweeps.page_data import CurveLine, SweepData, per_byte_where_needed
 from html_pages import HOSTILE, Page
 from small import write_rows
@@ -99,8 +100,8 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     sweep.note_failure("pico-c64-s0", f"it broke: {HOSTILE}")
     text = text_of(sweep.path, tmp_path)
     assert "1 of 10 runs failed: pico-c64-s0." in text and f"it broke: {HOSTILE}" in text
-    assert "1 of 10 runs are unfinished, and are drawn as far as they got: pico-c512-s0." in text
-    assert "1 of 10 runs have not begun: nano-c1024-s0." in text
+    assert "1 of 10 runs unfinished, drawn as far as measured: pico-c512-s0." in text
+    assert "1 of 10 runs not begun: nano-c1024-s0." in text
     assert "The corpus could not be read" in text and "there is no corpus at nowhere" in text
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
     said = " ".join(landscapes["tokens"]["sentences"][-1])
@@ -126,14 +127,14 @@ def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
     file = sweep.run_folder("pico-c64-s0").metrics_file
     broken = re.sub(r'"best_context_loss": [0-9.]+', '"best_context_loss": NaN', file.read_text(), count=2)
     file.write_text(broken)
-    assert "2 measurements had a loss that is no number, and are left out." in text_of(sweep.path, tmp_path)
+    assert "2 measurements left out: the loss is no number." in text_of(sweep.path, tmp_path)
 
 
 def test_a_sweep_whose_every_loss_is_no_number(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,))
     file = sweep.run_folder("pico-c64-s0").metrics_file
     file.write_text(re.sub(r'"best_context_loss": [0-9.]+', '"best_context_loss": NaN', file.read_text()))
-    with pytest.raises(DataError, match=r"none of the \d+ losses that the sweep .* measured is a number"):
+    with pytest.raises(DataError, match=r"no loss that the sweep .* measured is a number"):
         write_sweep_page(sweep.path, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
@@ -184,6 +185,35 @@ def test_how_the_best_context_moves_is_said_of_the_same_optima() -> None:
     assert f"8 tokens at {low} (32 is within its noise) to 32 tokens at {high} (8 is within its noise)." in said
 
 
+def test_what_the_sweep_does_not_show_is_neither_circled_nor_called_an_optimum(tmp_path: Path) -> None:
+    """Figure, table, summary and sentences say the same of each budget, whether the noise hides the best context or not."""
+    sizes, shown = ("pico", "nano"), []
+    for noise in (0.0, 3.0):
+        sweep = write_sweep(tmp_path / f"sweep-{noise}", sizes=sizes, seeds=(0, 1), noise=noise)
+        text, landscape = text_of(sweep.path, tmp_path), data_of(tmp_path / "page.html")["landscapes"][0]
+        for said, circles in zip(landscape["sentences"], landscape["circles"], strict=True):
+            circled = {sizes[series] for series, _, _ in circles}
+            doubted = {size for size in sizes for each in said if f"{size}: the sweep does not show which" in each}
+            assert not circled & doubted
+            shown += [(noise, bool(circled), bool(doubted))]
+        data = SweepData(sweep.path)
+        table = optima_table(data, data.landscapes[0])
+        for row, step in zip(table.rows, spread(range(len(landscape["budgets"])), len(table.rows)), strict=True):
+            cells = row.cells if isinstance(row, Row) else row
+            marked = {size for size, cell in zip(sizes, cells[1:], strict=False) if cell and cell[0][0] != "("}
+            assert marked == {sizes[series] for series, _, _ in landscape["circles"][step]}
+            assert (cells[-1] is None) == (landscape["overall"][step] is None)
+        paragraphs = sweep_verdict(data)
+        assert [paragraph.split(":")[0].split(", ")[-1] for paragraph in paragraphs[1:3]] == list(sizes)
+        assert "so the intervals leave out" not in text  # two seeds
+    assert {(0.0, True, False), (3.0, False, True)} <= set(shown)
+
+
+def test_one_seed_is_said_once_in_the_summary(tmp_path: Path) -> None:
+    data = SweepData(write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), noise=0.01).path)
+    assert " ".join(sweep_verdict(data)).count("one seed, so") == 1
+
+
 def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico", "nano"))
     for run in sweep.plan:
@@ -199,7 +229,7 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
 
 def test_the_shortest_or_longest_context_is_no_optimum(tmp_path: Path) -> None:
     text = text_of(write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), contexts=(512, 1024)).path, tmp_path)
-    assert "but this is not an overall optimum: 512 is the shortest context that was tried." in text
+    assert "This is not an overall optimum: 512 is the shortest context that was tried." in text
     assert "neighbours were all measured" not in text and "(512 tokens)" in text
     for landscape in data_of(tmp_path / "page.html")["landscapes"]:
         assert not any(landscape["circles"]) and not any(landscape["overall"])

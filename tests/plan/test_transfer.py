@@ -73,7 +73,7 @@ def test_one_rate_for_all_widths(corpus_folder, tmp_path):
     assert [row.cost for row in result.rows] == pytest.approx([0, 0])
     activations, rate, answer = result.sentences
     assert activations == (
-        "Activations do not depend on the width: the largest slope in log-log, mean of 1 steps, is +0.010 [+0.000, +0.020] "
+        "Activations do not depend on the width: the largest slope in log-log, mean of 1 step, is +0.010 [+0.000, +0.020] "
         "(gate)."
     )
     assert rate.startswith("One rate suits all widths: with each doubling of the width the best rate is ")

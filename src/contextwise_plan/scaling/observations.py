@@ -213,7 +213,7 @@ def check_enough(observed: Observations) -> None:
     budgets = [len(np.unique(observed.tokens[observed.run == run])) for run in range(len(observed.runs))]
     if np.median(budgets) < FEWEST_BUDGETS:
         raise DataError(
-            f"the runs of the sweep have {np.median(budgets):.0f} measured budgets each after their first steps, and "
+            f"the number of budgets that a run measured after its first steps is {np.median(budgets):.0f} (the median), and "
             f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
             "at a constant rate measure more often"
         )

@@ -20,7 +20,7 @@ from contextwise_plan.scaling.hindcast import Hindcast
 from contextwise_plan.scaling.next_runs import Candidate, next_runs
 from contextwise_plan.scaling.observations import Observations
 from contextwise_plan.scaling.optimum import Cost, Optimum, best_anywhere, best_context, best_of_sizes, measured_cost
-from contextwise_plan.scaling.trend import METHOD, trend_for
+from contextwise_plan.scaling.trend import METHOD, UNINFORMED, fit_trend, trend_for
 
 FREE_SIZES = 3
 """Number of sizes from which the plan also recommends sizes between and beyond them."""
@@ -36,6 +36,12 @@ LONG = 10.0
 """An extrapolation in one direction beyond this factor gets a note."""
 WIDE = 8.0
 """An interval of the context wider than this factor gets a note."""
+APART = 2.0
+"""Where the laws' own contexts are farther than this factor from the trend's, a note says so."""
+LEAST_SHARE = 0.01
+"""Resamples at a bound of the search get a note from this share on."""
+NO_FLOOR = 0.01
+"""A floor whose interval begins below this share of the lowest loss may be zero."""
 NEAR = 1.15
 """Where no named size is within this factor of the recommended parameters, one with another number of layers is given too."""
 
@@ -101,8 +107,9 @@ class Plan:
         each_size: the best context of each size of the sweep that has a measured one.
         rounded: the power of two nearest to the context, and what it loses against it, nats.
         extrapolation: of flops, context, parameters and tokens, the recommended over the largest in the sweep.
-        trend: in words, how the measured best contexts grow, and ``growth``: the power of the budget; empty and None where the
-            sweep shows no best context, so that the context is the law's.
+        trend: why this context, in words; empty where the sweep shows no best context, so that the context is the law's.
+        growth: the power of the budget with which the best context grows; ``growth_alone``: without a prior, by the sweep
+            alone; ``prior_weight``: share of the prior in ``growth``. None where the context is the law's.
         rivals: the optima of the laws alone.
         shapes: models that can be built, near the recommended parameters.
         next_runs: single runs that would narrow the answer, the best first.
@@ -122,6 +129,8 @@ class Plan:
     extrapolation: dict[str, float]
     trend: str
     growth: Estimate | None
+    growth_alone: Estimate | None
+    prior_weight: float | None
     rivals: list[Rival]
     shapes: list[Shape]
     next_runs: list[Candidate]
@@ -139,10 +148,7 @@ class Plan:
         if len(own) == 1:
             note = "The sweep has one model size: the context and the tokens are recommended for it, and no size."
         elif not free:
-            note = (
-                f"The sweep has {len(own)} model sizes: one of them is recommended; sizes between and beyond need "
-                f"{FREE_SIZES} at least."
-            )
+            note = f"One of the sweep's {len(own)} model sizes is recommended (others need {FREE_SIZES})."
         else:
             (low, high), size = size_bounds(analysis), float(optima[0].parameters[0])
             if not low * 1.02 < size < high / 1.02:
@@ -166,6 +172,8 @@ class Plan:
                 "one may be better."
             )
         trend, notes = trend_for(observed, nearest, budget.unit, far)
+        if any(landscape.optima[step][nearest].unclear for step in landscape.decided_steps(nearest)[-1:]):
+            notes = [f"The sweep does not show which context is best for {nearest}.", *notes]
         notes += [note] if note else []
 
         def followed(optima: list[Optimum]) -> list[Optimum]:
@@ -203,8 +211,12 @@ class Plan:
             of_size = [best_context(law, cost, budget.amount, size, context_bounds(analysis)) for law in laws]
             each_size.append(_recommendation(analysis, followed(of_size), name, trended, reach))
         self.budget, self.best, self.flops = budget, best, spent
-        self.trend = trend.sentence(budget.unit, analysis.confidence) if trend else ""
-        self.growth = trend.growth(analysis.confidence) if trend else None
+        self.trend, self.growth, self.growth_alone, self.prior_weight = "", None, None, None
+        if trend is not None:
+            self.growth = trend.growth(analysis.confidence)
+            self.growth_alone = fit_trend(observed, budget.unit, UNINFORMED).growth(analysis.confidence)
+            self.prior_weight = trend.prior_weight(1)
+            self.trend = trend.sentence(budget.unit, nearest, parameters, self.growth_alone)
         self.seconds = float(tokens * measured_cost(observed, "seconds").per_token(parameters, context))
         self.each_size = each_size
         self.rounded = rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])
@@ -212,7 +224,8 @@ class Plan:
         self.shapes = _nearest_shapes(observed, parameters, rounded) if free else []
         self.next_runs = next_runs(analysis, of_laws[1], flops, spent)
         self.measured = landscape.findings()
-        self.notes = notes + bound_notes(analysis) + _distance_notes(times)
+        notes = _law_notes(best.context, self.rivals) * trended + notes
+        self.notes = notes + floor_notes(analysis) + _distance_notes(times)
         if observed.constant_rate:
             self.notes.append(
                 "The runs of the sweep keep a constant learning rate: a run whose rate decays at its end reaches a lower loss "
@@ -295,18 +308,22 @@ def _check_inside(context: float, analysis: Analysis) -> None:
         )
 
 
-def bound_notes(analysis: Analysis) -> list[str]:
-    """The note on parameters of the law that the sweep does not determine."""
-    held = [x.name for x in analysis.chosen.form.parameters if x.name in analysis.at_bounds]
-    if not held:
+def floor_notes(analysis: Analysis) -> list[str]:
+    """The note on a law whose floor may be zero."""
+    floor = analysis.parameters()["E"]
+    if floor.limits[0] > NO_FLOOR * analysis.observed.loss.min():
         return []
-    note = (
-        f"The sweep does not determine {' and '.join(held)}: the fit left {'them' if len(held) > 1 else 'it'} at a bound of "
-        "its search."
-    )
-    if "E" in held:
-        note += " Without a floor E the predicted loss may be too low, and more so the farther the plan is beyond the sweep."
-    return [note]
+    return [f"The sweep hardly shows a floor of the loss (E is {floor:.2g} nats): the predicted loss may be too low."]
+
+
+def _law_notes(context: Estimate, rivals: list[Rival]) -> list[str]:
+    """The note on laws whose own best contexts all differ from the trend's: by a factor of two, or out of its interval."""
+    own = sorted(rival.context for rival in rivals)
+    low, high = context.limits
+    if not own or (max(low, context.value / APART) <= own[-1] and own[0] <= min(high, context.value * APART)):
+        return []
+    among = " to ".join(dict.fromkeys(f"{each:.0f}" for each in (own[0], own[-1])))
+    return [f"The laws of the loss alone have their best context at {among}."]
 
 
 def _distance_notes(times: dict[str, float]) -> list[str]:
@@ -325,14 +342,12 @@ def _width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: 
     notes = []
     low, high = context.limits
     if high > WIDE * low:
-        notes.append(
-            f"The interval of the context spans a factor of {high / low:.0f}: the sweep hardly determines the best one."
-        )
+        notes.append(f"The sweep hardly determines the context (interval: a factor of {high / low:.0f}).")
     searched = {"context": context_bounds(analysis)} | ({"parameters": size_bounds(analysis)} if free else {})
     for name, (low, high) in searched.items():
         values = getattr(samples, name)
         share = ((values < low * 1.02) | (values > high / 1.02)).mean()
-        if share > 0:
+        if share >= LEAST_SHARE:
             notes.append(
                 f"In {share:.0%} of the resamples the best {name} is at a bound of the search ({count(low)} to "
                 f"{count(high)}): its interval may be open there."

@@ -42,6 +42,8 @@ STEP = 2.0
 """Its lowest point may be this factor from that context at most."""
 SPREADS = np.geomspace(0.005, 2.0, 80)
 """Values of σ, in ln l."""
+SAME_SIZE = 0.01
+"""Numbers of parameters whose ln differs by less are those of one size."""
 LEAST_DEVIATION = 1e-6
 """Of losses, in nats."""
 
@@ -60,6 +62,8 @@ class Powers(NamedTuple):
 
 
 MEASURED = Powers()
+UNINFORMED = Powers(budget=(0.0, 100.0), size=(0.0, 100.0))
+"""With which the powers are those of the sweep alone."""
 METHOD = "trend of measured optima"
 """How the interval of a context was computed."""
 
@@ -72,7 +76,8 @@ class Trend:
         weights: (K,) posterior of the ``spreads`` (K,), with which a budget locates an optimum, in ln l.
         means, covariances: (K, 3) and (K, 3, 3), of c, g and h for each of them.
         measured: (n, 3) parameters, budget and best context.
-        sizes: those with a measured optimum.
+        sizes: those with a measured optimum, by parameters.
+        powers: their prior.
     """
 
     centre: Array
@@ -82,6 +87,7 @@ class Trend:
     spreads: Array
     measured: Array
     sizes: tuple[str, ...]
+    powers: Powers
 
     @property
     def mean(self) -> Array:
@@ -95,21 +101,49 @@ class Trend:
 
     def growth(self, confidence: float) -> Estimate:
         """The power of the budget with which the best context grows."""
-        levels = np.array([1 - confidence, 1 + confidence]) / 2
-        low, high = self._quantiles(levels, np.array([0.0, 1.0, 0.0]), located=False).tolist()
-        return Estimate(float(self.mean[1]), low, high, method="posterior", confidence=confidence)
+        return self._power(1, confidence)
 
-    def sentence(self, unit: str, confidence: float) -> str:
-        """Where the sweep measured the best context, and how it grows."""
-        several, growth = bool(np.ptp(self.measured[:, 0])), self.growth(confidence)
-        ends = [
-            f"{context:.0f} ({f'{count(parameters)} parameters, ' * several}{budget_words(unit, budget)})"
-            for parameters, budget, context in self.measured[self.measured[:, 1].argsort()][[0, -1]]
+    def _power(self, index: int, confidence: float) -> Estimate:
+        levels = np.array([1 - confidence, 1 + confidence]) / 2
+        low, high = self._quantiles(levels, np.eye(3)[index], located=False).tolist()
+        return Estimate(float(self.mean[index]), low, high, method="posterior", confidence=confidence)
+
+    def prior_weight(self, index: int) -> float:
+        """By how much g (1) or h (2) changes with the mean of its prior: by all of it, 1, where the sweep says nothing."""
+        _, deviation = (self.powers.budget, self.powers.size)[index - 1]
+        return float(self.weights @ self.covariances[:, index, index]) / deviation**2
+
+    def sentence(self, unit: str, size: str, parameters: float, alone: Estimate) -> str:
+        """Why a model gets its context: what was measured, what that alone says of the growth, and what the prior adds.
+
+        Args:
+            size: the measured one that is nearest to the model's ``parameters``.
+            alone: :meth:`growth` without a prior.
+        """
+        values = np.unique(self.measured[:, 0])
+        optima = {name: self.measured[self.measured[:, 0] == own] for name, own in zip(self.sizes, values, strict=True)}
+        most = max(optima, key=lambda name: len(optima[name]))
+        most = most if len(optima[most]) > len(optima[size]) == 1 else size
+        other = abs(np.log(parameters / optima[size][0, 0])) > SAME_SIZE
+        words = " and ".join(_measured(unit, name, optima[name]) for name in dict.fromkeys((size, most)))
+        alone_says = {True: "shows that it grows", False: "shows that it falls", None: "does not tell whether it grows"}
+        growth = self.growth(alone.confidence)
+        power = f"with the power {growth:.2f} of the budget"
+        verdict = {True: f"grows {power}", False: f"falls {power}", None: f"goes {power}, so whether it grows is open"}
+        shares = [self.prior_weight(index) for index in (1, 2)]
+        weights = [f"{share:.0%}" if share >= 0.01 else "under 1%" for share in shares]
+        sentences = [
+            f"The best context that the sweep measured {words}.",
+            f"Alone, this {alone_says[alone.above(0.0)]} with the budget.",
+            f"With a prior from published sweeps ({weights[0]} of the weight) it {verdict[growth.above(0.0)]}.",
         ]
-        return (
-            f"The context follows the trend of the best contexts that the sweep measured, from {ends[0]} to {ends[1]}: it "
-            f"grows with the power {growth.value:.2f} {growth.interval('.2f')} of the budget{' at one size' * several}."
-        )
+        if other or most != size:
+            source = most if most != size else "the sweep's sizes" if len(optima) > 1 else size
+            sentences.append(
+                f"Between {source} and {f'{count(parameters)} parameters' if other else size} it changes with the power "
+                f"{self._power(2, alone.confidence):.2f} of the parameters ({weights[1]} prior)."
+            )
+        return " ".join(sentences)
 
     def context(self, budget: ArrayLike, parameters: ArrayLike) -> Array:
         """The best context in tokens, by the mean of ln l; shapes broadcast."""
@@ -151,6 +185,14 @@ class Trend:
         budget, parameters = np.broadcast_arrays(np.asarray(budget, np.float64), np.asarray(parameters, np.float64))
         log_n, log_f = np.log(parameters) - self.centre[0], np.log(budget) - self.centre[1]
         return np.stack([np.ones_like(log_n), log_f, log_n], axis=-1)
+
+
+def _measured(unit: str, size: str, optima: Array) -> str:
+    """The measured best contexts of a size, as the end of a sentence."""
+    (_, low, first), (_, high, last) = optima[[0, -1]]
+    if len(optima) == 1:
+        return f"is {first:.0f} for {size} (at {budget_words(unit, low)} alone)"
+    return f"goes from {first:.0f} to {last:.0f} for {size} ({budget_words(unit, low)} to {budget_words(unit, high)})"
 
 
 class Reading(NamedTuple):
@@ -208,7 +250,7 @@ def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEAS
     measured = np.stack([parameters, budgets, contexts], axis=1)
     names = tuple(observed.sizes[i] for i in located)
     posterior /= posterior.sum()
-    return Trend(centre, posterior, np.array(means), np.array(covariances), SPREADS, measured, names)
+    return Trend(centre, posterior, np.array(means), np.array(covariances), SPREADS, measured, names, powers)
 
 
 def trend_for(observed: Observations, recommended: str, unit: str, far: bool) -> tuple[Trend | None, list[str]]:

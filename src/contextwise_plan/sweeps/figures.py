@@ -14,7 +14,15 @@ import plotly.graph_objects as go
 from contextwise.base.estimates import count
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
-from contextwise_plan.optimum import Cell, Landscape, Optimum, budget_words, contexts_listed, power_of_ten
+from contextwise_plan.optimum import (
+    Cell,
+    Landscape,
+    Optimum,
+    budget_words,
+    contexts_listed,
+    one_seed_note,
+    power_of_ten,
+)
 from contextwise_plan.sweeps.page_data import CurveLine, SweepData
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
@@ -47,9 +55,13 @@ def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
 def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
     """Optimal context against the budget: a smoothed line for each size, and the unsmoothed optima, faint.
 
-    A triangle is an optimum at the end of the grid.
+    A triangle is an optimum at the end of the grid; a hollow symbol is one that the sweep does not show to be best.
     """
     symbols = {"": SYMBOLS[0], "longest": "triangle-up", "shortest": "triangle-down"}
+
+    def symbol(best: Optimum) -> str:
+        return symbols[best.edge] + "-open" * (not best.edge and not best.shown)
+
     traces: list[go.Scatter] = []
     for size, number in series.items():
         shift = 2.0 ** (APART * (number - (len(series) - 1) / 2))
@@ -63,7 +75,7 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
         decided = {step: best for step, best in enumerate(optima) if best is not None and best.decided}
         words = _words(landscape, [best.cell.context if best else None for best in optima])
         x, y = landscape.budgets[list(decided)], [best.cell.context * shift for best in decided.values()]
-        marker = {"size": 6, "symbol": [symbols[best.edge] for best in decided.values()]}
+        marker = {"size": 6, "symbol": [symbol(best) for best in decided.values()]}
         style = {"mode": "markers", "marker": marker, "opacity": 0.45, "showlegend": False, **shared}
         hover, words = "%{fullData.name}, not smoothed<br>%{customdata}", [words[step] for step in decided]
         traces.append(scatter(x, y, number, hover, customdata=words, **style))
@@ -120,11 +132,11 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
         "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
         "cells": cells,
         "circles": [
-            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.inside]
+            [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.shown]
             for some in landscape.optima
         ],
         "overall": [
-            [series[best.cell.size], best.cell.context] if best is not None and best.inside else None
+            [series[best.cell.size], best.cell.context] if best is not None and best.shown else None
             for best in landscape.overall
         ],
         "context": context_figure(landscape, series),
@@ -183,6 +195,7 @@ def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]])
     cells, optima = landscape.cells[step], landscape.optima[step]
     sentences = [_overall(landscape.overall[step])]
     sentences += [optima[size].sentence() for size in planned if size in optima]
+    sentences += one_seed_note(optimum for optimum in optima.values() if optimum.decided)
     measured, missing = {(cell.size, cell.context) for cell in cells}, []
     for size, contexts in planned.items():
         lacking = [context for context in contexts if (size, context) not in measured]
@@ -196,14 +209,17 @@ def _overall(best: Optimum | None) -> str:
     if best is None:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
-    if best.inside:
+    if best.shown:
         return f"The lowest loss of all sizes is that of {pair}, {_loss(best.cell)}."
-    reason = _at_edge(best) if best.decided else "not all that is next to it was measured at this budget"
+    reason = _not_drawn(best) if best.decided else "not all that is next to it was measured at this budget"
     return f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: {reason}."
 
 
-def _at_edge(best: Optimum) -> str:
-    return f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
+def _not_drawn(best: Optimum) -> str:
+    """Why a decided overall optimum is not one."""
+    if best.edge:
+        return f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
+    return f"the sweep does not show which context of {best.cell.size} is best"
 
 
 def _loss(cell: Cell) -> str:
@@ -214,38 +230,40 @@ def _loss(cell: Cell) -> str:
 
 
 def sweep_verdict(data: SweepData) -> list[str]:
-    """The optimum at the largest budget, how it changes with the budget, and what the sweep cannot show."""
+    """Paragraphs: the lowest loss at the largest budget, the best context of each size, and what the sweep cannot show."""
     landscape = data.landscapes[0]
     step = landscape.last_decided
     best = landscape.overall[step]
-    sentences, limits = [], []
+    sentences, limits, sizes = [], [], list(data.sizes)
     if len(data.contexts) == 1:
         context = in_tokens(data.contexts[0])
         limits.append(
             f"This sweep has one training context ({context}), so there is no optimum to look for: sweep several."
         )
-    if len(data.sizes) == 1:
-        (size,) = data.sizes
-        limits.append(f"This sweep has one model size ({size}), so larger ones were not compared.")
+    if len(sizes) == 1:
+        limits.append(f"This sweep has one model size ({sizes[0]}), so larger ones were not compared.")
     if best is not None and best.decided:
-        neighbours = "the largest budget at which the optimum and its neighbours were all measured, " * best.inside
-        edge = f", but this is not an overall optimum: {_at_edge(best)}" * (not best.inside)
+        neighbours = "the largest budget at which the optimum and its neighbours were all measured, " * best.shown
         sentences.append(
             f"With {budget_words(landscape.unit, landscape.budgets[step])}, {neighbours}{best.cell.size} trained with a "
-            f"context of {in_tokens(best.cell.context)} reaches the lowest best-context loss, {_loss(best.cell)}{edge}."
+            f"context of {in_tokens(best.cell.context)} reaches the lowest best-context loss, {_loss(best.cell)}."
         )
-        if len(data.sizes) > 1 and best.cell.size == list(data.sizes)[-1]:
-            sentences.append(f"{best.cell.size} is the largest size that was tried; a larger one may be better.")
+        sentences += [] if best.shown else [f"This is not an overall optimum: {_not_drawn(best)}."]
+        ends = {sizes[0]: ("smallest", "smaller"), sizes[-1]: ("largest", "larger")} if len(sizes) > 1 else {}
+        if best.cell.size in ends:
+            end, beyond = ends[best.cell.size]
+            sentences.append(f"{best.cell.size} is the {end} size that was tried; a {beyond} one may be better.")
     elif len(data.contexts) > 1:
         sentences.append("At no budget were the overall optimum and all its neighbours measured.")
-    sentences += [moved for size in data.sizes if (moved := _moves(landscape, size))]
-    sentences += landscape.findings()
-    return [" ".join(some) for some in (sentences, limits) if some]
+    findings, decided = landscape.findings(), [size for size in sizes if landscape.decided_steps(size)]
+    of_sizes = [[finding, _moves(landscape, size)] for size, finding in zip(decided, findings, strict=False)]
+    limits += findings[len(decided) :]
+    return [" ".join(filter(None, some)) for some in (sentences, *of_sizes, limits) if some]
 
 
 def _moves(landscape: Landscape, size: str) -> str:
     """How the context with the lowest loss of a size changes with the budget."""
-    steps = [i for i, some in enumerate(landscape.optima) if size in some and some[size].decided]
+    steps = landscape.decided_steps(size)
     if len(steps) < 2:
         return ""
     first, last = (landscape.optima[i][size] for i in (steps[0], steps[-1]))
@@ -276,8 +294,8 @@ def missing_sentences(data: SweepData) -> list[str]:
     partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
     for kind, meaning in (
         ("failed", "failed"),
-        ("unfinished", f"are unfinished, and are {'drawn as far as they got' if partly else 'not drawn'}"),
-        ("missing", "have not begun"),
+        ("unfinished", f"unfinished, {'drawn as far as measured' if partly else 'not drawn'}"),
+        ("missing", "not begun"),
     ):
         runs = [state.run.id for state in data.states if state.state == kind]
         if runs:
@@ -285,9 +303,11 @@ def missing_sentences(data: SweepData) -> list[str]:
     finished = {state.run.id for state in data.states if state.state == "finished"}
     silent = finished - {point.run for point in data.points}
     if silent:
-        sentences.append(f"{len(silent)} finished runs measured no curve: {', '.join(sorted(silent))}.")
+        sentences.append(
+            f"{len(silent)} finished run{'s' * (len(silent) > 1)} measured no curve: {', '.join(sorted(silent))}."
+        )
     if data.dropped:
-        sentences.append(f"{data.dropped} measurements had a loss that is no number, and are left out.")
+        sentences.append(f"{data.dropped} measurement{'s' * (data.dropped > 1)} left out: the loss is no number.")
     return sentences
 
 

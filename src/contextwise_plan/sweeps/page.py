@@ -102,7 +102,8 @@ def _losses(data: SweepData) -> list[Part]:
         f"Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over seeds where there are several. "
         "The documents are the same for all runs: "
         "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
-        "Circles: the lowest loss of a size, where a shorter and a longer context were measured. Dashed: the lowest of all. "
+        "Circles: the lowest loss of a size, where a shorter and a longer context were measured and the sweep shows that it is "
+        "best. Dashed: the lowest of all, under the same condition. "
         "Losses between two points are interpolated linearly in the logarithm of the budget; nothing is drawn more than 2% of "
         "the budget beyond what was measured."
     )
@@ -118,8 +119,8 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     caption = page.markup(
         'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
         "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
-        "optimum may be beyond. Only optima whose neighbouring contexts were measured at the same budget. Sizes are a little "
-        "apart where they share a context.",
+        "optimum may be beyond, and hollow where the sweep does not show which context is best. Only optima whose neighbouring "
+        "contexts were measured at the same budget. Sizes are a little apart where they share a context.",
         window=window_words(data.landscapes[0]),
     )
     label = "Optimal training context against the budget, a line for each model size"
@@ -134,8 +135,9 @@ def _optimal_pairs(data: SweepData) -> list[Part]:
     if len(data.sizes) == 1:  # the figure above shows the same
         return []
     caption = (
-        "The most common pair in the same window. Only where the optimum's neighbours, in context and in size, were measured "
-        "at the same budget, and a shorter and a longer context were tried."
+        "The pair that most often has the lowest loss in the same window, also where the sweep does not show that it is best. "
+        "Only where its neighbours, in context and in size, were measured at the same budget, and a shorter and a longer "
+        "context were tried."
     )
     label = "Context of the optimal pair of size and context against the budget; its size is the colour"
     absent = (
@@ -198,7 +200,7 @@ def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
 
 
 def optima_table(data: SweepData, landscape: Landscape) -> Table:
-    """Optimal contexts at some budgets, for readers without JavaScript and for quotation."""
+    """Contexts with the lowest loss at some budgets, for readers without JavaScript and for quotation."""
     rows: list[list[Cell]] = []
     for step in spread(range(len(landscape.budgets)), SHOWN_BUDGETS):
         row: list[Cell] = [budget_words(landscape.unit, landscape.budgets[step])]
@@ -208,13 +210,14 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
                 row.append(None)
                 continue
             context = in_tokens(best.cell.context)
-            row.append((context if best.inside else f"({context})", f"{best.cell.loss:.4f}"))
+            row.append((context if best.shown else f"({context})", f"{best.cell.loss:.4f}"))
         best = landscape.overall[step]
-        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.inside else None)
+        row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.shown else None)
         rows.append(row)
     title = (
-        "Optimal training context at some budgets, with its best-context loss in nats per token; in brackets where a context "
-        "beside it was not measured at that budget, or it is the shortest or longest that was tried."
+        "Training context with the lowest best-context loss at some budgets, and the loss in nats per token; in brackets where "
+        "the sweep does not show that it is best: a context beside it was not measured at that budget, it is the shortest or "
+        "longest that was tried, or the noise is too large."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
 

@@ -88,7 +88,7 @@ class SweepData:
         self.dropped = len(points) - len(self.points)
         if not self.points:
             raise DataError(
-                f"none of the {len(points)} losses that the sweep {path} measured is a number: its runs diverged; lower their "
+                f"no loss that the sweep {path} measured is a number: its runs diverged; lower their "
                 "learning rate and sweep again, into another folder"
             )
         units = [unit for unit in UNITS if unit != "gpu_hours" or gpus]

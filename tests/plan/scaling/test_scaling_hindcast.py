@@ -59,7 +59,7 @@ def test_a_check_leaves_enough_for_a_law(books):
     assert (check.shown, check.hidden) == (21, 14)
     for count, error in (
         (3, "needs 4 budgets at least, 3 to show .* has 3; give"),
-        (2, "have 2 measured budgets each"),
+        (2, "is 2 .the median., and 3 at least"),
     ):
         few = books.where(books.flops < budgets_of(books)[count])
         with pytest.raises(DataError, match=error):

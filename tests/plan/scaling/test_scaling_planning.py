@@ -9,13 +9,15 @@ import pytest
 from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.estimates import Estimate
 from contextwise.models.building import backbone_config, parameter_count
 from contextwise.models.sizes import named_size
 from contextwise_plan.scaling.analysis import Analysis, compare_forms, not_significantly_worse
 from contextwise_plan.scaling.next_runs import remaining_widths
 from contextwise_plan.scaling.observations import check_enough, observations, read_observations
-from contextwise_plan.scaling.planning import Budget, Plan, bound_notes
-from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.scaling.optimum import Optimum
+from contextwise_plan.scaling.planning import Budget, Plan, Rival, _law_notes, _width_notes, context_bounds, floor_notes
+from contextwise_plan.scaling.trend import METHOD, UNINFORMED, fit_trend
 from contextwise_plan.tables import plan_tables
 from laws import CONTEXTS, SIZES, drawn_points, flops_per_token, one_size_loss, true_loss, write_sweep
 
@@ -71,7 +73,10 @@ def test_the_context_is_that_of_the_trend(noisy, planned):
     for row in (plan.best, *plan.each_size):
         assert row.context.value == pytest.approx(float(trend.context(budget, row.parameters.value)))
         assert row.context.method == METHOD != row.loss.method
-    assert plan.trend == trend.sentence("flops", noisy.confidence) and plan.growth == trend.growth(noisy.confidence)
+    alone = fit_trend(noisy.observed, "flops", UNINFORMED).growth(noisy.confidence)
+    assert plan.trend == trend.sentence("flops", "micro", plan.best.parameters.value, alone)
+    assert (plan.growth, plan.growth_alone) == (trend.growth(noisy.confidence), alone)
+    assert plan.prior_weight == trend.prior_weight(1)
     # Not that of the law, whose own optimum stands beside it.
     (law,) = [rival for rival in plan.rivals if rival.form == noisy.chosen.form.name]
     assert plan.best.parameters.value == pytest.approx(law.parameters)
@@ -214,31 +219,53 @@ def test_a_plan_far_out_says_so(planned):
 
 
 @pytest.mark.long
-def test_a_number_that_the_points_do_not_say_is_marked(exact, planned):
-    """Where the size changes nothing, its term has no power."""
-
-    def sizeless(context, parameters, tokens):
-        return one_size_loss(context, None, tokens)
-
-    analysis = Analysis(observations(drawn_points(sizeless, count=6)), resamples=20)
-    assert not exact.at_bounds and analysis.at_bounds
-    plan = Plan(analysis, flops(analysis.observed.flops.max()), far=True)
-    (said,) = [note for note in plan.notes if "at a bound" in note]
-    assert all(name in said for name in analysis.at_bounds) and "E" not in analysis.at_bounds
-    assert "no floor" not in said
-    assert not any("at a bound" in note for note in planned("exact", 1).notes)
-
-
-@pytest.mark.long
-def test_a_law_without_a_floor_warns_of_its_losses():
-    """A pure power law in the data has E at its lower bound."""
+def test_a_law_without_a_floor_warns_of_its_losses(exact):
+    """A pure power law in the data has E at its lower bound; the law of the other sweeps has 1.5."""
     points = drawn_points(
         lambda context, _, tokens: (2 / context**0.7 + 3e-3 * context**0.4) * (1e7 / tokens) ** 0.2, count=6
     )
     analysis = Analysis(observations(points), resamples=20)
     assert "E" in analysis.at_bounds
-    (said,) = bound_notes(analysis)
-    assert "at a bound" in said and "the predicted loss may be too low" in said
+    (said,) = floor_notes(analysis)
+    assert "hardly shows a floor" in said and "the predicted loss may be too low" in said
+    assert floor_notes(exact) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("error", [0.01, 3.0])
+def test_a_size_whose_best_context_is_within_the_noise_is_named(error):
+    points = [dataclasses.replace(point, standard_error=error) for point in drawn_points(count=5)]
+    observed = observations(points)
+    plan = Plan(Analysis(observed, resamples=20), flops(2 * observed.flops.max()))
+    noted = "The sweep does not show which context is best for micro." in plan.notes
+    (said,) = [finding for finding in plan.measured if " micro: " in finding]
+    assert noted == ("does not show which context is best" in said) == (error > 1)
+
+
+@pytest.mark.parametrize(
+    ("contexts", "said"),
+    [
+        ((5.2, 7.1), "have their best context at 5 to 7."),  # below half of 17
+        ((5.2, 16.0), ""),  # one agrees
+        ((9.0,), ""),
+        ((80.0, 80.2), "have their best context at 80."),  # outside of the interval
+        ((), ""),
+    ],
+)
+def test_laws_that_disagree_with_the_trend_are_said(contexts, said):
+    rivals = [Rival("harder", 0.01, 1e6, context, 3.0) for context in contexts]
+    notes = _law_notes(Estimate(17.0, 5.0, 71.0), rivals)
+    assert len(notes) == bool(said) and all(note.endswith(said) for note in notes)
+
+
+def test_a_bound_of_the_search_is_noted_from_one_percent_of_the_resamples_on(exact):
+    low, high = context_bounds(exact)
+    for count, noted in ((0, False), (1, False), (2, True), (200, True)):
+        contexts = np.full(200, np.sqrt(low * high))
+        contexts[:count] = high
+        samples = Optimum(np.full(200, 1e6), contexts, np.full(200, 1e6), np.full(200, 3.0))
+        notes = _width_notes(exact, Estimate(100.0, 90.0, 110.0), samples, free=False)
+        assert bool(notes) == noted and all(f"In {count / 200:.0%} of the resamples" in note for note in notes)
 
 
 def test_a_budget_of_any_size_is_said_in_few_digits(exact):
@@ -258,7 +285,7 @@ def test_three_contexts_are_too_few():
 
 def test_one_budget_for_each_run_is_too_few():
     points = [point for point in drawn_points() if point.step == 2000]
-    with pytest.raises(DataError, match="have 1 measured budgets each .* measure more often"):
+    with pytest.raises(DataError, match="is 1 .* measure more often"):
         check_enough(observations(points))
 
 

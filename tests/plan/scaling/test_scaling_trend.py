@@ -1,5 +1,6 @@
 """The trend of the measured best contexts: where they are, how they grow, and how far an answer is known."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,15 @@ from scipy.stats import norm
 
 from contextwise.base.errors import DataError
 from contextwise_plan.scaling.observations import observations
-from contextwise_plan.scaling.trend import MEASURED, Powers, fit_trend, lowest_point, measured_optima, trend_for
+from contextwise_plan.scaling.trend import (
+    MEASURED,
+    UNINFORMED,
+    Powers,
+    fit_trend,
+    lowest_point,
+    measured_optima,
+    trend_for,
+)
 from contextwise_plan.sweeps.points import SweepPoint
 
 CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0, 256.0])
@@ -66,7 +75,6 @@ def test_a_power_law_is_found_and_followed():
     trend = fit_trend(observed, "flops", VAGUE)
     assert trend.mean[1:] == pytest.approx([0.3, -0.5], abs=0.005)
     assert trend.context(2e13, 7e5) == pytest.approx(best(2e13, 7e5), rel=0.02)
-    assert "(1M parameters, 4.0 × 10¹² FLOPs)" in trend.sentence("flops", 0.9)
     assert {tuple(row) for row in trend.measured[:, :1].tolist()} == {(4e5,), (1e6,)}
     by_time = fit_trend(observed, "seconds", VAGUE)  # at 10^10 FLOPs a second
     assert by_time.context(2e3, 7e5) == pytest.approx(trend.context(2e13, 7e5), rel=1e-6)
@@ -91,7 +99,7 @@ def test_one_budget_grows_as_the_prior_says():
     assert trend.context(1e12, 2e6) == pytest.approx(50 * 2**of_size)
     growth = trend.growth(0.9)
     assert (growth.low, growth.high) == pytest.approx(norm.interval(0.9, power, deviation))
-    assert "from 50 (1.0 × 10¹² FLOPs) to 50" in trend.sentence("flops", 0.9)
+    assert trend.prior_weight(1) == pytest.approx(1) == trend.prior_weight(2)
 
 
 @pytest.mark.parametrize("power", POWERS)
@@ -121,6 +129,62 @@ def test_few_noisy_budgets_are_weighed_against_the_prior():
         widths.append(trend.growth(0.9).high - trend.growth(0.9).low)
     assert 0 < shares[0] < shares[1] < shares[2] < 1
     assert widths[0] < widths[1] < widths[2]
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_the_weight_of_the_prior_is_how_far_the_power_follows_it(index):
+    """A prior whose mean is higher by 1, with the same spread: for each spread the power is higher by the prior's weight."""
+    sizes = ((4e5, "pico"), (1e6, "nano"))
+    observed = sweep(
+        lambda f, n: 60 * (f / 1e12) ** 0.3 * (n / 1e6) ** -0.5, np.geomspace(5e11, 2e12, 3), sizes, noise=0.01
+    )
+    name = Powers._fields[index - 1]
+    mean, deviation = MEASURED[index - 1]
+    trend, moved = fit_trend(observed), fit_trend(observed, "flops", MEASURED._replace(**{name: (mean + 1, deviation)}))
+    assert trend.weights @ (moved.means - trend.means)[:, index] == pytest.approx(trend.prior_weight(index))
+    assert 0.01 < trend.prior_weight(index) < 1
+    assert fit_trend(observed, "flops", UNINFORMED).prior_weight(index) < 1e-3
+
+
+def reason(observed, size="nano", parameters=1e6, powers=MEASURED):
+    """The sentences of a trend, with the growth that the sweep alone gives."""
+    alone = fit_trend(observed, "flops", UNINFORMED).growth(0.9)
+    return fit_trend(observed, "flops", powers).sentence("flops", size, parameters, alone)
+
+
+@pytest.mark.parametrize(
+    ("power", "noise", "alone", "with_prior"),
+    [
+        (0.5, 0.0, "shows that it grows", "it grows with the power 0.50 ["),
+        (-0.5, 0.0, "shows that it falls", "it falls with the power −0.50 ["),
+        (0.0, 0.03, "does not tell whether it grows", "so whether it grows is open"),
+    ],
+)
+def test_growth_is_only_said_where_the_interval_excludes_zero(power, noise, alone, with_prior):
+    powers = Powers(budget=(power, 0.3))
+    observed = sweep(lambda f, _: 64 * (f / 1e12) ** power, np.geomspace(5e11, 2e12, 5), noise=noise)
+    said = reason(observed, powers=powers)
+    assert f"Alone, this {alone} with the budget." in said and with_prior in said
+    growth = fit_trend(observed, "flops", powers).growth(0.9)
+    assert ("it grows with the power" in said) == (growth.low > 0) and ("is open" in said) == (
+        growth.low < 0 < growth.high
+    )
+    assert "it changes with the power" not in said  # its own optima are measured
+
+
+def test_a_context_that_comes_from_another_size_is_said_to():
+    """The best contexts of pico are below the shortest at all budgets but the last; those of nano are inside."""
+    best = {4e5: lambda f: 34 if f > 1.9e12 else 3, 1e6: lambda f: 60 * (f / 1e12) ** 0.4}
+    sizes = ((4e5, "pico"), (1e6, "nano"))
+    observed = sweep(lambda f, n: best[n](f), np.geomspace(5e11, 2e12, 4), sizes)
+    assert Counter(fit_trend(observed).measured[:, 0]) == {4e5: 1, 1e6: 4}
+    said, h = reason(observed, "pico", 4e5), fit_trend(observed)._power(2, 0.9)
+    assert (
+        "is 23 for pico (at 1.9 × 10¹² FLOPs alone) and goes from 45 to 79 for nano (5.0 × 10¹¹ FLOPs to 2.0 ×" in said
+    )
+    assert f"Between nano and pico it changes with the power {h.value:.2f} [".replace("-", "−") in said
+    assert "pico" not in reason(observed, "nano", 1e6)
+    assert "Between the sweep's sizes and 3M parameters it changes" in reason(observed, "nano", 3e6)
 
 
 def test_the_posterior_is_that_of_bayes():
