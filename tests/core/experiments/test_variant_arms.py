@@ -158,6 +158,13 @@ def kernel(model):
     return model
 
 
+class Blind(GPT2LMHeadModel):
+    """Does not read where documents begin."""
+
+    def forward(self, input_ids=None, position_ids=None, **kwargs):
+        return super().forward(input_ids, **kwargs)
+
+
 def leaves(model):
     raise SystemExit(0)
 
@@ -263,6 +270,20 @@ def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, mod
     tokens = torch.arange(CONTEXT)[None]
     losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
     assert losses.sums[0].item() == pytest.approx(CONTEXT * torch.tensor(float(VOCABULARY)).log().item())
+
+
+def test_a_variant_that_mixes_the_documents_of_a_row_is_refused_where_they_are_kept_apart(
+    corpus_folder, tmp_path, models
+):
+    for name in ("Same", "Drawn", "Blind"):
+        given = values(corpus_folder, tmp_path, f"{models}:{name}")
+        given["data"]["separate_documents"] = True
+        made = validate(Recipe, given, "the recipe")
+        if name == "Blind":
+            with pytest.raises(ConfigError, match=r"tokens of .*models.py:Blind see the documents before theirs"):
+                starting_model(made, made.model.config(made, VOCABULARY, 0))
+        else:
+            starting_model(made, made.model.config(made, VOCABULARY, 0))
 
 
 def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):
