@@ -1,4 +1,4 @@
-"""Whether a model reads packed documents and prefixes as training asks: measured on two rows of few tokens.
+"""Whether a model has the loss of training, and reads packed documents and prefixes as training asks: measured on short rows.
 
 Not all models use the positions or the mask that say so; some fail, others are trained causally on whole rows. A loss of some
 positions has a gradient in the embeddings of exactly those tokens that they see. The model is unchanged afterwards: its modes,
@@ -12,12 +12,29 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from contextwise.base.errors import ContextwiseError
+from contextwise.models.losses import IGNORED
 from contextwise.models.spec import Batch, pretraining_losses
 
 ROWS, LENGTH, HALF = 2, 12, 6
+
+
+@torch.no_grad()
+def has_known_loss(model: Any) -> bool:
+    """Whether training has the loss of the logits that a stock encoder or encoder-decoder computes by itself."""
+    ids = _rows(model)
+    given = {"labels": ids} if model.config.is_encoder_decoder else {}
+    try:
+        with _evaluation_mode(model):
+            out = model(input_ids=ids, **given)
+            total = pretraining_losses(model, {"input_ids": ids, "labels": ids}).sums[0]
+    except (AttributeError, TypeError, ValueError):
+        return False
+    logits = out.prediction_logits if "prediction_logits" in out else out.logits
+    expected = nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten(), reduction="sum")
+    return torch.allclose(total, expected, rtol=1e-3)
 
 
 def keeps_documents_apart(model: Any, prefix: bool = False) -> bool:
@@ -43,12 +60,11 @@ def reads_prefixes(model: Any) -> bool:
 
 def _seen_from(model: Any, batch: Batch, positions: slice) -> Tensor | None:
     """Which tokens (T,) the loss at positions of a row depends on; None if the model fails on such a batch."""
-    device = model.get_input_embeddings().weight.device
-    ids = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % model.config.get_text_config().vocab_size
-    labels = torch.full_like(ids, -100)
+    ids = _rows(model)
+    labels = torch.full_like(ids, IGNORED)
     labels[:, positions] = 0
-    batch = {name: tensor.expand(ROWS, -1).to(device) for name, tensor in batch.items()}
-    batch |= {"input_ids": ids.to(device), "labels": labels.to(device)}
+    batch = {name: tensor.expand(ROWS, -1).to(ids.device) for name, tensor in batch.items()}
+    batch |= {"input_ids": ids, "labels": labels}
     try:
         with _evaluation_mode(model), _embeddings(model) as leaves, torch.enable_grad():
             total = pretraining_losses(model, batch).sums[0]
@@ -59,6 +75,12 @@ def _seen_from(model: Any, batch: Batch, positions: slice) -> Tensor | None:
         return None
     size_T = torch.stack([gradient.float().abs().amax((0, 2)) for gradient in gradients]).amax(0)
     return size_T != 0  # masked scores have probabilities of zero, and so have their gradients
+
+
+def _rows(model: Any) -> Tensor:
+    """Tokens (B, T), as different as the vocabulary allows."""
+    ids = torch.arange(ROWS * LENGTH, device=model.get_input_embeddings().weight.device)
+    return ids.view(ROWS, LENGTH) % model.config.get_text_config().vocab_size
 
 
 @contextlib.contextmanager

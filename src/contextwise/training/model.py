@@ -18,7 +18,7 @@ from contextwise.models.families import adapter
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.prefix import prompt_form
-from contextwise.models.probes import keeps_documents_apart, reads_prefixes
+from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -202,8 +202,8 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
             say(f"note: {source} has no {shown}, which start at random")
     else:
         model = load_as(spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu")
-    like, attribute = ("BERT", "cls") if kind == "encoder" else ("T5", "_shift_right")
-    if not hasattr(model, attribute):
+    if not has_known_loss(model):
+        like = "BERT" if kind == "encoder" else "T5"
         raise ConfigError(
             f"{source} is an {kind} of type {config.model_type!r}, whose loss is not supported; choose a model like {like}"
         )

@@ -25,8 +25,8 @@ FAMILIES = [
     (LlamaConfig(**WIDE), True, True, True),
     (MixtralConfig(**WIDE, num_local_experts=4), True, True, True),
     (FalconConfig(**SIZES), False, True, True),
-    (GPTNeoConfig(vocab_size=97, hidden_size=16, **NEO), False, False, False),
-    (OPTConfig(**SIZES, ffn_dim=24, word_embed_proj_dim=16), False, False, False),
+    (GPTNeoConfig(vocab_size=97, hidden_size=16, **NEO), True, True, False),
+    (OPTConfig(**SIZES, ffn_dim=24, word_embed_proj_dim=16), False, True, False),
     (BloomConfig(vocab_size=97, hidden_size=16, n_layer=2, n_head=2), False, False, False),
     (MambaConfig(vocab_size=97, hidden_size=16, num_hidden_layers=2, state_size=4), False, False, False),
 ]
