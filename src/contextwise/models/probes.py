@@ -18,7 +18,7 @@ from contextwise.base.errors import ContextwiseError
 from contextwise.models.losses import IGNORED
 from contextwise.models.spec import Batch, pretraining_losses
 
-ROWS, LENGTH, HALF = 2, 12, 6
+ROWS, LENGTH, HALF = 2, 8, 4
 
 
 @torch.no_grad()

@@ -283,9 +283,10 @@ def test_a_step_reads_no_value_but_those_of_its_check(corpus_folder, tmp_path, m
 
 
 def test_weight_decay_is_on_all_matrices_and_on_nothing_else():
-    """Of an LSTM and of torch's attention too, whose matrices lie in no linear layer of their own."""
+    """Of recurrent layers and of torch's attention too, whose matrices lie in no linear layer of their own."""
     parts = {
         "lstm": nn.LSTM(8, 8),
+        "gru": nn.GRU(8, 8),
         "attention": nn.MultiheadAttention(8, 2),
         "norm": nn.LayerNorm(8),
         "head": nn.Linear(8, 3),
