@@ -7,14 +7,16 @@ Losses are sums with counts, so that a step of several batches, on several proce
 batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
 
 Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows,
-as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The backward
-pass counts twice the forward pass; for a frozen matrix after a trained one it counts once, and before all trained ones not
-at all. Embedding look-ups, norms and softmax are not counted, nor a pair head. Padding is counted, since it is computed.
+as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The experts that
+a token goes to count, the others do not. The backward pass counts twice the forward pass; for a frozen matrix after a
+trained one it counts once, and before all trained ones not at all. Embedding look-ups, norms and softmax are not counted,
+nor a pair head. Padding is counted, since it is computed.
 
 Shapes: B rows, T positions, D channels.
 """
 
 import contextlib
+import copy
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +28,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.pytorch_utils import Conv1D
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError
-from contextwise.models.families import new_stock_model
+from contextwise.base.errors import ConfigError, one_line
+from contextwise.models.counting import step_flops
+from contextwise.models.families import adapter, new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
 from contextwise.models.masks import as_attention_mask, prefix_attention, readable_without_sync
+from contextwise.models.matrices import matrices_of
 from contextwise.objectives.kind import Kind
 
 Batch = dict[str, Tensor]
@@ -99,16 +102,8 @@ def labelled_losses(
 
 
 def matrix_weights(module: nn.Module) -> int:
-    """Weights of the linear layers in ``module``, and of the gates of an LSTM."""
-    total = 0
-    for part in module.modules():
-        if isinstance(part, nn.Linear | Conv1D):
-            total += part.weight.numel()
-        elif isinstance(part, nn.LSTM):
-            total += sum(weight.numel() for weight in part.parameters() if weight.dim() == 2)
-        elif isinstance(part, nn.MultiheadAttention):  # its output projection is a separate linear layer
-            total += part.in_proj_weight.numel()
-    return total
+    """Weights of the matrices in ``module`` that each position is multiplied by: those of its linear layers and gates."""
+    return sum(weight.numel() for weight in matrices_of(module) if weight.dim() == 2)
 
 
 def block_operations(blocks: nn.Module, config: Any, length: int, count: int) -> float:
@@ -222,8 +217,50 @@ class ModelSpec:
         return {"logits": model(input_ids=input_ids, use_cache=False).logits}
 
 
+class DecoderSpec(ModelSpec):
+    """A stock decoder; torch counts the operations of its blocks if there is no adapter for its family.
+
+    Blocks of experts, of recurrences, or that are run several times do not have the operations of their weights.
+    """
+
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
+        if adapter(model.config) is not None:
+            return super().flops_per_example(model, inputs, outputs, trained)
+        counted: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
+        if inputs not in counted:
+            counted[inputs] = self._counted(model.config, inputs)
+        return counted[inputs]
+
+    def _counted(self, config: Any, length: int) -> float:
+        """Operations of the blocks on a row; on the CPU where the model's code reads values, which the meta device lacks."""
+
+        def flops(model: Any) -> float:
+            ids = torch.zeros((1, length), dtype=torch.long, device=model.device)
+
+            def loss() -> Tensor:
+                return final_hidden_states(model, input_ids=ids, attention_mask=torch.ones_like(ids)).sum()
+
+            return step_flops(model.train(), loss)[0]
+
+        plain = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}  # which read no values
+        try:
+            with without_weights():
+                return flops(new_stock_model(self.pretraining_class(config), copy.deepcopy(config), **plain))
+        except Exception:
+            pass
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                return flops(self.build(copy.deepcopy(config)))
+        except Exception as error:
+            why = f"{type(error).__name__}: {one_line(error)}"
+            raise ConfigError(
+                f"the FLOPs of a model of type {config.model_type!r} cannot be counted: it fails in a training step of "
+                f"{length} tokens ({why}); choose another model"
+            ) from error
+
+
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
-_STOCK: dict[str, ModelSpec] = {"decoder": ModelSpec()}
+_STOCK: dict[str, ModelSpec] = {"decoder": DecoderSpec()}
 _LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
 _REGISTERED: list[str] = []
 _META_MODELS: dict[tuple[type, str], Any] = {}

@@ -14,9 +14,11 @@ from contextwise.base.runs import RunFolder
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
+from contextwise.models.families import adapter
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.prefix import prompt_form
+from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
     Losses,
@@ -27,9 +29,10 @@ from contextwise.models.spec import (
     spec_of,
     training_flops_per_example,
 )
+from contextwise.models.variant.modeling import VariantConfig
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import ModelSettings, prefix_problem, wrong_kind
+from contextwise.training.settings import CorpusData, ModelSettings, prefix_problem, wrong_kind
 
 
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
@@ -117,15 +120,36 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
 
     Raises:
         CheckpointError: ``model.pretrained`` could not be loaded.
-        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs.
+        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs; or it reads packed
+            documents or prefixes otherwise than the recipe says.
     """
-    if (started := recipe.model.start(recipe, config)) is not None:
-        return started
-    model = build_model(config)
-    if recipe.training.paired_initialization:
-        initialize_by_name(model, recipe.seed)
-    scale_initial_values(model, parameter_scales(recipe, config))
+    if (model := recipe.model.start(recipe, config)) is None:
+        model = build_model(config)
+        if recipe.training.paired_initialization:
+            initialize_by_name(model, recipe.seed)
+        scale_initial_values(model, parameter_scales(recipe, config))
+    _check_attention(recipe, model)
     return model
+
+
+def _check_attention(recipe: Recipe, model: Any) -> None:
+    """Refuse a variant, or a model of a family without an adapter, whose tokens see others than the recipe says."""
+    config, variant = model.config, isinstance(model.config, VariantConfig)
+    known = not variant and (has_own_spec(config) or adapter(config) is not None)
+    if known or not isinstance(recipe.data, CorpusData):
+        return
+    what = config.source if variant else getattr(recipe.model, "pretrained", f"a model of type {config.model_type!r}")
+    singles = [single for each in recipe.objectives for single in each.singles]
+    # Segments of pairs are from one document each.
+    packed = {each.has_prefix for each in singles if each.pooling is None and not each.has_pairs}
+    prefix = next((each for each in singles if each.has_prefix), None)
+    if prefix is not None and not reads_prefixes(model):
+        raise ConfigError(prefix_problem(prefix, what))
+    if recipe.cut.separate_documents and not all(keeps_documents_apart(model, each) for each in packed):
+        raise ConfigError(
+            f"documents of a row are kept apart (data.separate_documents), but tokens of {what} see the documents before "
+            "theirs; set it to false, or choose a model whose attention follows position_ids, such as Llama or GPT-2"
+        )
 
 
 def continued_model(settings: Any, config: Any) -> Any:
@@ -178,8 +202,8 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
             say(f"note: {source} has no {shown}, which start at random")
     else:
         model = load_as(spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu")
-    like, attribute = ("BERT", "cls") if kind == "encoder" else ("T5", "_shift_right")
-    if not hasattr(model, attribute):
+    if not has_known_loss(model):
+        like = "BERT" if kind == "encoder" else "T5"
         raise ConfigError(
             f"{source} is an {kind} of type {config.model_type!r}, whose loss is not supported; choose a model like {like}"
         )

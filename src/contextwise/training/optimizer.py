@@ -9,6 +9,8 @@ from torch import nn
 from transformers import get_scheduler
 from transformers.pytorch_utils import Conv1D
 
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.models.matrices import is_stack, matrices_of
 from contextwise.training.parametrization import Scale, vocabulary_heads
 from contextwise.training.settings import TrainingSettings
 
@@ -28,22 +30,28 @@ def create_optimizer(
     """Create the optimizer of the trained parameters.
 
     AdamW decays matrices only (not biases, norms and gates). With ``settings.optimizer: muon``, Muon
-    (https://kellerjordan.github.io/posts/muon) updates the matrices between embedding and vocabulary head instead.
+    (https://kellerjordan.github.io/posts/muon) updates the matrices between embedding and vocabulary head instead. The
+    matrices of experts are among them: parameters with three dimensions, of which each slice is a matrix.
 
     Args:
         learning_rate: of AdamW.
         scales: factors of rates and of AdamW's ε, by the name of the parameter in the module or in the model that it trains.
         bf16: orthogonalize Muon's updates in bf16, as ``torch.optim.Muon`` does, and not in float32.
+
+    Raises:
+        ConfigError: FSDP shards a stack of matrices that Muon would update.
     """
-    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Embedding | Conv1D)]
-    matrices = {id(layer.weight) for layer in layers}
-    packed = [weight for part in module.modules() if isinstance(part, nn.LSTM) for weight in part.parameters()]
-    packed += [part.in_proj_weight for part in module.modules() if isinstance(part, nn.MultiheadAttention)]
-    decayed = matrices | {id(weight) for weight in packed if weight is not None and weight.dim() == 2}
+    decayed = {id(weight) for weight in matrices_of(module, embeddings=True)}
     hidden: set[int] = set()
     if settings.optimizer == "muon":
-        embeddings = {id(layer.weight) for layer in layers if isinstance(layer, nn.Embedding)}
-        hidden = matrices - embeddings - vocabulary_heads(module)
+        layers = [part.weight for part in module.modules() if isinstance(part, nn.Linear | Conv1D)]
+        embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+        stacks = [weight for weight in matrices_of(module) if is_stack(weight)]
+        if stacks and settings.fsdp:
+            fix = "set it to false, or training.optimizer to adamw"
+            why = "shards stacks of matrices, such as those of experts, which Muon orthogonalizes one by one"
+            raise ConfigError(Problem(why, "training.fsdp", True, fix))
+        hidden = {id(weight) for weight in (*layers, *stacks)} - embeddings - vocabulary_heads(module)
     scales = scales or {}
     adamw: dict[Kind, list[nn.Parameter]] = {(decays, 1.0, EPSILON): [] for decays in (True, False)}
     muon: dict[Kind, list[nn.Parameter]] = {}
@@ -90,10 +98,18 @@ class BatchedMuon(torch.optim.Muon):
     """Muon that orthogonalizes all matrices of one shape in one batch: the arithmetic of ``torch.optim.Muon`` in fewer calls.
 
     Matrices of a small model are far too small to fill a processor one by one. Sharded ones (DTensor) are left to torch's loop.
+    Of a parameter with three dimensions each slice is a matrix.
     """
 
     orthogonalized_in = torch.bfloat16
     """As torch does. A processor without bf16 instructions multiplies float32 several times as fast."""
+
+    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        stacks = [[p for p in group["params"] if p.dim() == 3] for group in groups]
+        matrices = [group | {"params": [p for p in group["params"] if p.dim() != 3]} for group in groups]
+        super().__init__(matrices, **options)  # refuses parameters that are no matrices
+        for group, own in zip(self.param_groups, stacks, strict=True):
+            group["params"] += own
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -125,16 +141,17 @@ class BatchedMuon(torch.optim.Muon):
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
         a, b, c = group["ns_coefficients"]
-        x = torch.stack(directions).to(self.orthogonalized_in)
-        wide = shape[0] <= shape[1]
+        x = torch.stack(directions).flatten(0, -3).to(self.orthogonalized_in)
+        rows, columns = shape[-2:]
+        wide = rows <= columns
         x = x if wide else x.mT.contiguous()
         x /= torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=group["eps"])
         for _ in range(group["ns_steps"]):
             gram = x @ x.mT
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-        rates = {"original": max(1, shape[0] / shape[1]) ** 0.5, "match_rms_adamw": 0.2 * max(shape) ** 0.5}
+        rates = {"original": max(1, rows / columns) ** 0.5, "match_rms_adamw": 0.2 * max(rows, columns) ** 0.5}
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        updates = (x if wide else x.mT).to(matrices[0].dtype).unbind()
+        updates = (x if wide else x.mT).to(matrices[0].dtype).unflatten(0, (len(matrices), *shape[:-2])).unbind()
         torch._foreach_add_(matrices, updates, alpha=-group["lr"] * rates[group["adjust_lr_fn"] or "original"])
 
 

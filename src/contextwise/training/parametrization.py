@@ -106,7 +106,7 @@ def mup_scales(
             scales[name] = Scale(epsilon=1 / width)
         else:
             wide = growth[fan_in]
-            longer = max(parameter.shape) / max(shapes[name]) if muon_adjustment == "match_rms_adamw" else 1
+            longer = max(parameter.shape[-2:]) / max(shapes[name][-2:]) if muon_adjustment == "match_rms_adamw" else 1
             scales[name] = Scale(initial=wide**-0.5, adamw=1 / wide, muon=longer**-0.5, epsilon=1 / width)
         if name in drawn:
             scales[name] = replace(scales[name], initial=scales[name].initial * narrowed)

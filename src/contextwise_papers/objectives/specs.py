@@ -11,6 +11,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
+from contextwise.base.errors import ConfigError
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, autocast_dtype, final_hidden_states
 from contextwise.models.masks import as_attention_mask, readable_without_sync, same_document, takes_masks
@@ -47,8 +48,12 @@ class EncoderSpec(ModelSpec):
         return getattr(transformers, config.architectures[0]) if config.architectures else AutoModelForMaskedLM
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
-        config = model.config
-        return block_operations(model.base_model.encoder, config, length, config.num_hidden_layers)
+        config, encoder = model.config, getattr(model.base_model, "encoder", None)
+        if encoder is None or not hasattr(config, "num_attention_heads") or _has_convolutions(encoder):
+            raise ConfigError(
+                f"the FLOPs of an encoder of type {config.model_type!r} are not counted; choose a model like BERT"
+            )
+        return block_operations(encoder, config, length, config.num_hidden_layers)
 
     def flops_per_target(self, config: Any, trained: Parts = None) -> float:
         width = config.hidden_size  # the head has one more layer before the vocabulary matrix
@@ -75,6 +80,16 @@ class EncoderSpec(ModelSpec):
         return Losses(("tokens", "pair"), torch.stack([losses.sums[0], pair]), counts)
 
 
+def _has_convolutions(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in module.modules())
+
+
+def scales_decoder_outputs(config: Any) -> bool:
+    """Whether a class like T5 scales what its vocabulary head reads: mT5 does not, and UMT5 does where the head is tied."""
+    tied = config.model_type == "umt5" and config.tie_word_embeddings
+    return getattr(config, "scale_decoder_outputs", tied)
+
+
 class EncoderDecoderSpec(ModelSpec):
     """A stock encoder-decoder with the structure of T5."""
 
@@ -83,6 +98,10 @@ class EncoderDecoderSpec(ModelSpec):
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         config = model.config
+        if hasattr(config, "num_experts"):
+            raise ConfigError(
+                f"the FLOPs of an encoder-decoder with experts ({config.model_type!r}) are not counted; choose a model like T5"
+            )
         attended = config.num_heads * config.d_kv
         encoder_weights = matrix_weights(model.encoder.block)
         encoder = inputs * (2 * encoder_weights + 4 * config.num_layers * attended * inputs)
@@ -103,7 +122,7 @@ class EncoderDecoderSpec(ModelSpec):
             encoder_attention_mask=padding_mask(mask, targets.shape[1], model),
             use_cache=False,
         ).last_hidden_state
-        if model.config.scale_decoder_outputs:
+        if scales_decoder_outputs(model.config):
             hidden = hidden * model.config.d_model**-0.5
         return labelled_losses(hidden, targets, model.lm_head, dense=True)
 

@@ -34,7 +34,7 @@ import math
 
 import torch
 from torch import nn
-from transformers import BertForMaskedLM, GPT2LMHeadModel, GPT2Model
+from transformers import BertForMaskedLM, GPT2LMHeadModel, GPT2Model, MixtralConfig, MixtralForCausalLM
 
 
 class Same(GPT2LMHeadModel):
@@ -124,6 +124,47 @@ class WithLosses(nn.Module):
         return wrong[self.kind]
 
 
+def experts(model, number, inner=24):
+    """Mixtral, whose experts are stacks of matrices."""
+    c = model.config
+    sizes = dict(vocab_size=c.vocab_size, hidden_size=c.hidden_size, num_hidden_layers=1, num_attention_heads=2)
+    sizes |= dict(num_key_value_heads=2, intermediate_size=inner, tie_word_embeddings=True, sliding_window=None)
+    return MixtralForCausalLM(MixtralConfig(num_local_experts=number, num_experts_per_tok=2, **sizes))
+
+
+class Kernel(torch.autograd.Function):
+    """A product that torch does not see."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.from_numpy(x.numpy() @ weight.numpy())
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return torch.from_numpy(grad.numpy() @ weight.numpy().T), torch.zeros_like(weight)
+
+
+class OwnLayer(nn.Linear):
+    def forward(self, x):
+        return x + Kernel.apply(x, self.weight)
+
+
+def kernel(model):
+    """A layer with a kernel of its own."""
+    width = model.config.hidden_size
+    model.transformer.h[0].mlp = OwnLayer(width, width, bias=False)
+    return model
+
+
+class Blind(GPT2LMHeadModel):
+    """Does not read where documents begin."""
+
+    def forward(self, input_ids=None, position_ids=None, **kwargs):
+        return super().forward(input_ids, **kwargs)
+
+
 def leaves(model):
     raise SystemExit(0)
 
@@ -206,6 +247,25 @@ def test_operations_are_counted_like_those_of_stock_models(family, corpus_folder
     assert with_layer == flops(stock) + 6 * WIDTH * WIDTH
 
 
+def test_the_experts_of_a_token_count(corpus_folder, tmp_path, models):
+    """Two experts of a token have the operations of one layer of their width; a router has those of its matrix."""
+    four, eight = (flops(recipe(corpus_folder, tmp_path, f"{models}:experts,number={n}", "llama")) for n in (4, 8))
+    assert eight - four == 6 * WIDTH * 4
+    wider = flops(recipe(corpus_folder, tmp_path, f"{models}:experts,number=4,inner=32", "llama"))
+    assert wider - four == 6 * 2 * 3 * WIDTH * (32 - 24)
+
+
+def test_products_that_torch_does_not_count_are_noted(corpus_folder, tmp_path, models, capsys):
+    flops(recipe(corpus_folder, tmp_path, f"{models}:widened"))
+    assert "too low" not in capsys.readouterr().err
+    flops(recipe(corpus_folder, tmp_path, f"{models}:kernel"))
+    words = " ".join(capsys.readouterr().err.split())
+    assert (
+        "models.py:kernel may be too low: torch counts no product of the matrix model.transformer.h.0.mlp.weight"
+        in words
+    )
+
+
 def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_folder, tmp_path, models):
     start = {}
     for variant in (None, f"{models}:Same", f"{models}:widened", TOP, LATENT):
@@ -227,6 +287,20 @@ def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, mod
     tokens = torch.arange(CONTEXT)[None]
     losses = pretraining_losses(model.train(), {"input_ids": tokens, "labels": tokens})
     assert losses.sums[0].item() == pytest.approx(CONTEXT * torch.tensor(float(VOCABULARY)).log().item())
+
+
+def test_a_variant_that_mixes_the_documents_of_a_row_is_refused_where_they_are_kept_apart(
+    corpus_folder, tmp_path, models
+):
+    for name in ("Same", "Drawn", "Blind"):
+        given = values(corpus_folder, tmp_path, f"{models}:{name}")
+        given["data"]["separate_documents"] = True
+        made = validate(Recipe, given, "the recipe")
+        if name == "Blind":
+            with pytest.raises(ConfigError, match=r"tokens of .*models.py:Blind see the documents before theirs"):
+                starting_model(made, made.model.config(made, VOCABULARY, 0))
+        else:
+            starting_model(made, made.model.config(made, VOCABULARY, 0))
 
 
 def test_a_class_may_have_losses_of_training(corpus_folder, tmp_path, models):

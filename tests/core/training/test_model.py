@@ -4,7 +4,15 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, MistralConfig, PhiConfig, PreTrainedConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoConfig,
+    MistralConfig,
+    OPTConfig,
+    PhiConfig,
+    PreTrainedConfig,
+)
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
@@ -186,6 +194,37 @@ def test_models_whose_logits_are_not_a_plain_product_are_refused(corpus_folder, 
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "phi")
     with pytest.raises(ConfigError, match="scales, caps or shifts its logits"):
         trained(values_from(tmp_path / "phi", corpus_folder, tmp_path / "run"))
+
+
+SMALL = {"vocab_size": 257, "hidden_size": 32}
+OPT = OPTConfig(**SMALL, num_hidden_layers=1, num_attention_heads=2, ffn_dim=32, word_embed_proj_dim=32)
+NEO = GPTNeoConfig(**SMALL, num_layers=1, num_heads=2, attention_types=[[["global"], 1]])
+MIXTURE = {"name": "mixture", "parts": [{"objective": "causal", "weight": 0.5}, {"objective": "prefix", "weight": 0.5}]}
+PREFIX = "the objective 'prefix' has bidirectional attention in a prefix, but .* takes no mask"
+
+
+@pytest.mark.parametrize(
+    ("config", "objective", "words"),
+    [
+        (
+            OPT,
+            "causal",
+            r"\(data.separate_documents\), but tokens of .*model see the documents before theirs; set it to false",
+        ),
+        (NEO, "prefix", PREFIX),
+        (OPT, MIXTURE, PREFIX),
+    ],
+)
+def test_models_that_do_not_see_what_the_recipe_says_are_refused(config, objective, words, corpus_folder, tmp_path):
+    """They would be trained causally on whole rows, without a word, or fail in the first step."""
+    save_model(tmp_path / "model", AutoModelForCausalLM.from_config(config))
+    values = values_from(tmp_path / "model", corpus_folder, tmp_path / "run")
+    recipe = validate(Recipe, values, "the recipe")
+    starting_model(recipe, recipe.model.config(recipe, None, None))
+    values["data"]["separate_documents"] = objective == "causal"
+    recipe = validate(Recipe, values | {"objective": objective}, "the recipe")
+    with pytest.raises(ConfigError, match=words):
+        train(recipe)
 
 
 def test_pairs_of_a_part_of_a_step_count_as_in_the_whole_step():

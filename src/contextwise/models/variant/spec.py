@@ -5,19 +5,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.progress import say_once
+from contextwise.models.counting import step_flops
 from contextwise.models.losses import IGNORED
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, register_model
 from contextwise.models.variant.code import reason
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
-
-
-def _addmm_flops(total: Any, first: Any, second: Any, out_shape: Any = None, **_: Any) -> int:
-    """Operations of ``total.addmm_(first, second)``, which torch's counter lacks; the chunked loss has one."""
-    return 2 * first[0] * first[1] * second[1]
 
 
 class VariantSpec(ModelSpec):
@@ -62,17 +57,26 @@ class VariantSpec(ModelSpec):
 
     def _counted(self, model: VariantForCausalLM, length: int) -> float:
         tokens = torch.zeros((1, length), dtype=torch.long, device=model.device)
-        counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _addmm_flops})
-        with counter, sdpa_kernel(SDPBackend.MATH):  # not all kinds of fused attention are counted
-            losses = self.losses(model.train(), {"input_ids": tokens, "labels": tokens})
-            losses.minimised().backward()
-        model.zero_grad()
+        steps: list[Losses] = []
+
+        def loss() -> Tensor:
+            steps.append(self.losses(model.train(), {"input_ids": tokens, "labels": tokens}))
+            return steps[0].minimised()
+
+        flops, missed = step_flops(model, loss)
+        losses = steps[0]
         for name, total in zip(losses.names, losses.sums, strict=True):
             if not total.is_meta and not total.isfinite():
                 raise ConfigError(
                     f"{model.config.source} has the loss {name} = {total.item()} in its first training step"
                 )
-        return float(counter.get_total_flops())
+        if missed:
+            more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
+            say_once(
+                f"note: the FLOPs of {model.config.source} may be too low: torch counts no product of the matrix "
+                f"{missed[0]}{more}; the products of kernels of your own are left out"
+            )
+        return flops
 
     def losses(self, model: VariantForCausalLM, batch: Batch) -> Losses:
         """The next-token loss; in training with the model's own losses, as means over the targets times their number."""

@@ -1,0 +1,58 @@
+"""Operations of a training step, as torch counts them: matrix products and convolutions, forward and backward."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from contextwise.models.matrices import matrices_of
+
+
+def _addmm_flops(total: Any, first: Any, second: Any, out_shape: Any = None, **_: Any) -> int:
+    """Operations of ``total.addmm_(first, second)``; the chunked loss has one."""
+    return 2 * first[0] * first[1] * second[1]
+
+
+def _grouped_flops(first: Any, second: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Operations of the products of experts: of rows (S, K) with matrices (E, K, N), or of (M, S) with (S, N) in groups."""
+    return 2 * first[0] * first[1] * second[-1]
+
+
+FURTHER = {torch.ops.aten.addmm_: _addmm_flops, torch.ops.aten._grouped_mm: _grouped_flops}
+"""Operations by the products that torch's counter lacks."""
+
+
+class _Factors(TorchDispatchMode):
+    """Collects the memory of all factors of counted products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        product = getattr(function, "_overloadpacket", function)
+        if product in flop_registry or product in FURTHER:
+            self.seen |= {each.untyped_storage()._cdata for each in args if isinstance(each, Tensor)}
+        return function(*args, **(kwargs or {}))
+
+
+def step_flops(model: nn.Module, loss: Callable[[], Tensor]) -> tuple[float, list[str]]:
+    """Operations of the forward and backward pass of ``loss``, and the names of matrices that no counted product used.
+
+    The gradients are deleted.
+    """
+    counter, factors = FlopCounterMode(display=False, custom_mapping=FURTHER), _Factors()
+    with factors, counter, sdpa_kernel(SDPBackend.MATH):  # not all kinds of fused attention are counted
+        loss().backward()
+    inner = {id(weight) for weight in matrices_of(model)}
+    missed = [
+        name
+        for name, weight in model.named_parameters()
+        if id(weight) in inner and weight.grad is not None and weight.untyped_storage()._cdata not in factors.seen
+    ]
+    model.zero_grad()
+    return float(counter.get_total_flops()), missed
