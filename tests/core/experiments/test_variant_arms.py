@@ -482,7 +482,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py:nothing", "is no causal language model: it gives NoneType"),
         ("models.py:Same,depth=2", "has no option 'depth'; it has no options"),
         ("models.py:widened,factors=2", "has no option 'factors'; its options are factor"),
-        ("models.py:fails", "models.py:fails cannot be built: RuntimeError: no way (models.py, line 105)"),
+        ("models.py:fails", "models.py:fails cannot be built: RuntimeError: no way (models.py, line 146)"),
         ("broken.py:Same", "broken.py cannot be run: SyntaxError"),
         ("models.py:Leaks", "leaks: later tokens change its earlier predictions"),
         ("models.py:far", "leaks: later tokens change its earlier predictions"),
