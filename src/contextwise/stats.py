@@ -72,7 +72,8 @@ class LossWriter:
         """Add a document.
 
         Args:
-            document: its name, its number, or its text, which is named by its hash; equal texts are parts of one document.
+            document: its name, its number, or its text, which is named by its hash; equal long texts are
+                parts of one document.
             tokens: that were predicted.
             nats: their summed loss; a tensor of one value or a number.
             more: ``bytes`` of the document, or the number of the ``part`` of it.

@@ -82,6 +82,10 @@ class DivergedError(TrainingError):
     """A loss, or the norm of a gradient, is not finite: the same run ends here each time."""
 
 
+class NotFiniteError(CheckpointError):
+    """A loss or feature of a model is not finite."""
+
+
 class Interrupted(ContextwiseError):
     """The process stopped after saving, on a signal; its exit status is 130 after SIGINT, 143 after SIGTERM."""
 

@@ -1,5 +1,6 @@
 """Discoveries of many trials or decisions: which changes to keep, with few false ones among those that are kept."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -60,9 +61,22 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
             if comparison["looks"] not in seen:
                 seen.append(comparison["looks"])
                 rows.append(_row(file.parent.name, comparison))
+        rows += _without_looks(file.parent.name, result)
     kept = discoveries([row.evidence for row in rows], rate)
     changes = [replace(row, kept=each) for row, each in zip(rows, kept, strict=True)]
     return sorted(changes, key=lambda row: -row.evidence)
+
+
+def _without_looks(trial: str, result: dict[str, Any]) -> list[TriedChange]:
+    """Changes of a trial whose first run diverged: they were tried, and have no evidence."""
+    compared = {(each["arm"], each["budget"]) for each in result["comparisons"]}
+    return [
+        TriedChange(
+            trial, each["arm"], result["reference"], each["budget"], Estimate(math.nan), 0, "undecided", 0.0, False
+        )
+        for each in result.get("lengths", [])
+        if each["arm"] != result["reference"] and (each["arm"], each["budget"]) not in compared
+    ]
 
 
 def _row(trial: str, comparison: dict[str, Any]) -> TriedChange:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SHINGLE, CONTAINED = 5, 13
 """Tokens of an n-gram: of MinHash, and of containment."""
+COMPARED = 8
+"""Documents of a band that others are compared with."""
 BANDS, ROWS = 20, 6
 """Of the 120 minima of a document: it is compared with those that have all minima of one band."""
 COPIED = 0.5
@@ -51,12 +53,14 @@ class NearCopies:
     """Finds documents that are nearly equal to earlier ones, by the Jaccard similarity of their sets of 5-grams.
 
     The similarity is estimated from 120 minima, with a standard error of 0.04 at 0.8; one of 0.8 is looked at with a
-    probability of 99.8%, one of 0.7 with 92%. About 4 kB of memory for each document that is kept.
+    probability of 99.8%, one of 0.7 with 92%, unless many others are as similar: a document is compared with the first
+    8 that share a band. Equal documents are always found. About 4 kB of memory for each document that is kept.
     """
 
     threshold: float  # the least similarity of a near-copy
     _minima: list[np.ndarray] = field(default_factory=list)
-    _with: dict[int, list[int]] = field(default_factory=dict)  # hash of a band -> the documents with it
+    _with: dict[int, list[int]] = field(default_factory=dict)  # hash of a band -> the first documents with it
+    _equal: dict[int, int] = field(default_factory=dict)  # hash of all minima -> the first document with them
 
     def original(self, ids: np.ndarray) -> tuple[int, float] | None:
         """The number of the document that this one nearly copies, among those that are kept, and the similarity.
@@ -69,12 +73,18 @@ class NearCopies:
             each = (_FACTORS * hashes[None, start : start + BLOCK // BANDS] + _ADDED) >> np.uint64(32)
             np.minimum(minima, each.min(axis=1).astype(np.uint32), out=minima)
         bands = [hash((i, part.tobytes())) for i, part in enumerate(minima.reshape(BANDS, ROWS))]
-        for candidate in sorted({number for band in bands for number in self._with.get(band, ())}):
-            similarity = float((minima == self._minima[candidate]).mean())
-            if similarity >= self.threshold:
-                return candidate, similarity
+        if (equal := self._equal.get(hash(minima.tobytes()))) is not None:
+            return equal, 1.0
+        candidates = sorted({number for band in bands for number in self._with.get(band, ())})
+        if candidates:
+            similarities = (np.stack([self._minima[number] for number in candidates]) == minima).mean(axis=1)
+            similar = np.flatnonzero(similarities >= self.threshold)
+            if len(similar):
+                return candidates[similar[0]], float(similarities[similar[0]])
         for band in bands:
-            self._with.setdefault(band, []).append(len(self._minima))
+            if len(alike := self._with.setdefault(band, [])) < COMPARED:
+                alike.append(len(self._minima))
+        self._equal[hash(minima.tobytes())] = len(self._minima)
         self._minima.append(minima)
         return None
 

@@ -253,7 +253,8 @@ class RunSet(RunSetFolder):
 
         Args:
             executor: starts a process for each run; without one they are trained one after another in this process.
-            may_diverge: a run whose loss is not finite is no failure: the others are trained, and later calls leave it.
+            may_diverge: a run whose loss is not finite is no failure: the others are trained but for those that begin from
+                it, and later calls leave them.
 
         Raises:
             ConfigError, DataError, CheckpointError: the input is at fault.
@@ -264,11 +265,12 @@ class RunSet(RunSetFolder):
         for run in self.trained:
             refuse_leaking_variant(run.planned_recipe())
         if may_diverge and any(run.diverged for run in map(RunFolder, self.paths)):
-            others = RunSet(self.path, [run for run in self.runs if not RunFolder(run.folder).diverged])
-            others.train_missing(executor, may_diverge=True)
+            RunSet(self.path, [run for run in self.runs if not _ended(run)]).train_missing(executor, may_diverge=True)
             return
         if executor is None:
             for run in self.trained:
+                if may_diverge and _ended(run):
+                    continue
                 with contextlib.suppress(DivergedError) if may_diverge else contextlib.nullcontext():
                     train_or_wait(run.recipe())
             return
@@ -285,8 +287,8 @@ class RunSet(RunSetFolder):
             try:
                 train_planned(self, executor)
             except TrainingError:
-                unfinished = [run for run in map(RunFolder, self.paths) if not run.finished]
-                if not may_diverge or not all(run.diverged for run in unfinished):
+                unfinished = [run for run in self.runs if not RunFolder(run.folder).finished]
+                if not may_diverge or not all(map(_ended, unfinished)):
                     raise
 
     def refuse_changed(self) -> None:
@@ -365,6 +367,11 @@ def planned_run(run: Run, recipe: Recipe, cost: "RunCost") -> PlannedRun:
         flops=cost.flops * (recipe.total_tokens / cost.tokens),
         trunk_tokens=shared,
     )
+
+
+def _ended(run: Run) -> bool:
+    """Whether a run diverged, or one that it begins from."""
+    return any(RunFolder(each.folder).diverged for each in (run, *run.parents) if each.values is not None)
 
 
 class _Expansion:

@@ -152,7 +152,13 @@ def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
     """A row for each comparison of many trials; those that are kept are bold."""
     rows = []
     for row in changes:
-        cells: list[Cell] = [(row.trial, row.arm), row.difference, row.seeds, row.decision, row.evidence]
+        cells: list[Cell] = [
+            (row.trial, row.arm),
+            row.difference if row.seeds else None,
+            row.seeds,
+            row.decision,
+            row.evidence,
+        ]
         rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
     kept = sum(row.kept for row in changes)
     title = (

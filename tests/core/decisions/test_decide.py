@@ -562,7 +562,7 @@ def test_the_plan_finds_the_parts_of_the_spread():
     assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
     texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
     assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[2]
-    assert "two seeds of both arms give the number for pairs" in texts.sentences[1]
+    assert "two seeds of both arms, with the same numbers, give the number for pairs" in texts.sentences[1]
     with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
         plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
     with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
@@ -580,7 +580,7 @@ def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
         rows.append({"arm": arm, "seed": seed, "document": "x", "tokens": 100, "nats": 100 * loss})
     both = plan(read_losses(pd.DataFrame(rows)), "a", 0.01)
     assert both.other == "b" and both.needed[0].deviation == pytest.approx(0.002, rel=0.1)
-    assert both.needed[0].seeds == 4 and "as far as 400 seeds of both arms tell" in both.sentences[0]
+    assert both.needed[0].seeds == 4 and "as far as 400 seeds of a and b tell" in both.sentences[0]
     alone = plan(read_losses(pd.DataFrame(rows).query("arm == 'a'")), "a", 0.01)
     assert alone.other == "" and alone.needed[0].deviation == pytest.approx(0.02 * 2**0.5, rel=0.1)
     assert alone.needed[0].seeds is None  # more than 200

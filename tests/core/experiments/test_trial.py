@@ -19,7 +19,7 @@ import contextwise
 from command_line import words_of
 from contextwise.base import progress
 from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError, DataError, Interrupted, TrainingError
+from contextwise.base.errors import ConfigError, DataError, Interrupted, NotFiniteError, TrainingError
 from contextwise.base.estimates import as_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
@@ -195,6 +195,37 @@ def test_without_another_arm_a_divergence_is_an_error_that_names_it(corpus_folde
         trial = Trial(small_trial(corpus_folder, tmp_path / next(iter(arms)), arms=arms, equal="tokens"))
         with pytest.raises(TrainingError, match=wanted):
             trial.run()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"rates": "fixed"}, {"rates": {"factors": [1, 1e6], "shares": [1.0], "widenings": 0}}]
+)
+def test_a_last_step_that_is_too_long_is_a_divergence(corpus_folder, tmp_path, monkeypatch, settings):
+    """All losses of training are finite, and the loss on the held-out documents is not."""
+
+    def spoilt(trial, folder, documents):
+        if "wild" in folder.name:
+            raise NotFiniteError("the model's loss is not finite at token 0 of document 0")
+        return scored(trial, folder, documents)
+
+    scored = Trial._scored
+    monkeypatch.setattr(Trial, "_scored", spoilt)
+    arms = {"gpt2": None, "slower": SLOWER, "wild": ["training.weight_decay=0.2"]}
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms, equal="tokens", **settings))
+    if settings["rates"] != "fixed":
+        with pytest.raises(TrainingError, match="wild diverges at every learning rate that was tried"):
+            trial.run()
+        return
+    result = trial.run()
+    assert [(each.arm, each.decision) for each in result.comparisons] == [("slower", "worse")]
+    assert any(
+        note.startswith("wild diverged with seed 0") and "not finite at token 0" in note for note in result.notes
+    )
+    tried = {each.arm: (each.seeds, each.evidence) for each in tried_changes(tmp_path)}
+    assert tried["wild"] == (0, 0.0) and tried["slower"][0] == 4
+    again = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms, equal="tokens", seeds=3, **settings))
+    with pytest.raises(ConfigError, match="has an answer after 4 seeds, which fewer cannot replace"):
+        again.run()
 
 
 def test_a_decided_trial_says_that_it_trains_no_more_seeds(finished, corpus_folder, tmp_path, monkeypatch, capsys):

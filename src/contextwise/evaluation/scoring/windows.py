@@ -31,7 +31,7 @@ import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, NotFiniteError
 from contextwise.base.estimates import Estimate, EstimateJson, exponential
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption, say
@@ -336,9 +336,9 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     return int(embeddings.weight.shape[0])
 
 
-def not_finite(what: str) -> CheckpointError:
+def not_finite(what: str) -> NotFiniteError:
     """The error of a loss or feature that is not finite."""
-    return CheckpointError(f"{what}: its weights are damaged, or its number format is too narrow (try float32)")
+    return NotFiniteError(f"{what}: its weights are damaged, or its number format is too narrow (try float32)")
 
 
 def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarray) -> None:

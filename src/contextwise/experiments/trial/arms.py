@@ -13,6 +13,7 @@ from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import count, duration, listed
 from contextwise.base.files import expanded
+from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.documents import ENOUGH_HELD_OUT
@@ -312,7 +313,9 @@ class Arms:
             branches = {
                 run.id: each.tokens
                 for each, run in own
-                if each.shared_tokens and may_branch(trunk.folder, run.recipe())
+                if each.shared_tokens
+                and not RunFolder(trunk.folder).diverged
+                and may_branch(trunk.folder, run.recipe())
             }
             if branches:
                 values = with_overrides(trunk.values or {}, {"training.branches": list(branches.values())})

@@ -24,7 +24,7 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, ContextwiseError, TrainingError
+from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError
 from contextwise.base.estimates import as_json, count, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.intervals import within_groups
@@ -135,7 +135,7 @@ class Trial:
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
                 f"give --seeds {looked} or more"
             )
-        over = looked and result["losses"].keys() == self.settings.arms.keys()
+        over = looked and {each["arm"] for each in result["lengths"]} == self.settings.arms.keys()
         if (
             not over
             or any(each["decision"] == "undecided" for each in result["comparisons"])
@@ -402,24 +402,29 @@ class Trial:
         chosen, runs = self._run_set(lengths, number)
         documents = self.arms.documents
         self._train(runs)
+        if not all(run.finished or run.diverged for run in map(RunFolder, runs.paths)):  # without a trunk that diverged
+            chosen, runs = self._run_set(lengths, number)
+            self._train(runs)
         of_name = {run.arm: run for run in runs.runs}
         for length in chosen:
-            run = of_name[self.arms.run_name(length)]
-            if RunFolder(run.folder).diverged:
-                self._note_divergence(length.arm, run.folder, self.settings.first_seed + number)
+            run, seed = of_name[self.arms.run_name(length)], self.settings.first_seed + number
+            if (folder := RunFolder(run.folder)).diverged:
+                reason = read_json(folder.divergence_file, "the reason")["reason"]
+                self._note_divergence(length.arm, run.folder, seed, reason)
                 continue
-            scored = self._scored(run.folder, documents.count)
+            try:
+                scored = self._scored(run.folder, documents.count)
+            except NotFiniteError as error:  # its last step, or one before it, was too long
+                self._note_divergence(length.arm, run.folder, seed, str(error))
+                continue
             nats, tokens = total_nats(scored)
             self._remark = self._measure().remark(scored.summary)
-            if not np.isfinite(nats).all():
-                raise TrainingError(f"the run {run.folder} has no finite held-out loss; a lower rate is the usual fix")
             self._nats[length.arm, length.budget, number] = nats[documents.decided]
             self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
             self._tokens_N = tokens[documents.decided]
 
-    def _note_divergence(self, arm: str, folder: Path, seed: int) -> None:
+    def _note_divergence(self, arm: str, folder: Path, seed: int, reason: str) -> None:
         """Remember that an arm diverged; a TrainingError if it is the reference."""
-        reason = read_json(RunFolder(folder).divergence_file, "the reason")["reason"]
         found = f"{arm} diverged with seed {seed} ({folder}): {reason}"
         if arm == self.settings.baseline:
             raise TrainingError(f"{found}; it is the reference of all comparisons. {LOWER_RATE}")
@@ -670,9 +675,10 @@ class Trial:
             loss, folder = math.inf, run_set.runs[0].folder
             if RunFolder(folder).finished:
                 searched = self.arms.documents.searched
-                nats, tokens = total_nats(self._scored(folder, int(searched[-1]) + 1))
-                loss = float(nats[searched].sum() / tokens[searched].sum())
-            sums.setdefault((arm, factor), []).append(loss if math.isfinite(loss) else math.inf)
+                with contextlib.suppress(NotFiniteError):
+                    nats, tokens = total_nats(self._scored(folder, int(searched[-1]) + 1))
+                    loss = float(nats[searched].sum() / tokens[searched].sum())
+            sums.setdefault((arm, factor), []).append(loss)
         losses |= {key: float(np.mean(values)) for key, values in sums.items()}
         for length in lengths:
             if not any(math.isfinite(losses[length.arm, factor]) for factor in factors):

@@ -73,8 +73,8 @@ class VariantSpec(ModelSpec):
         if missed:
             more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
             say_once(
-                f"note: the FLOPs of {model.config.source} may be too low: torch counts no product of the matrix "
-                f"{missed[0]}{more}; the products of kernels of your own are left out"
+                f"note: torch sees no product of {model.config.source} with the matrix {missed[0]}{more} itself; if kernels of "
+                "your own multiply by it, the FLOPs are too low"
             )
         return flops
 

@@ -83,7 +83,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 2
+    version = 3
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     filled = ("context",)
