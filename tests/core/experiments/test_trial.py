@@ -1065,3 +1065,24 @@ def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
 def test_tokens_may_be_given_as_in_recipes(tokens, budgets):
     settings = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "c", "tokens": tokens}, [], None)
     assert settings.tokens == budgets
+
+
+def test_a_budget_below_a_trunk_that_diverged_is_trained_from_the_start(corpus_folder, tmp_path):
+    """The longest run diverges at its third step, before its branch; the shorter one has other steps."""
+    code = WILD.replace("super().__init__()", "super().__init__(); self.calls = 0").replace(
+        'float("nan") if torch.initial_seed() == SEED else 0.0', 'float("nan") if self.step() else 0.0'
+    )
+    code += """
+    def step(self):
+        self.calls += self.training and not torch.empty(0).is_meta
+        return torch.initial_seed() == 1 and self.calls > 2
+"""
+    (tmp_path / "wild.py").write_text(code)
+    arms = {"gpt2": None, "slower": SLOWER, "wild": [f"{tmp_path}/wild.py:Wild"]}
+    recipe = RECIPE | {"training": RECIPE["training"] | {"schedule": "wsd"}}
+    settings = small_trial(
+        corpus_folder, tmp_path / "t", arms=arms, equal="tokens", tokens=[512, 1024], recipe=recipe, seeds=4
+    )
+    result = Trial(settings).run()
+    assert {each.arm for each in result.comparisons if each.decision == "worse"} == {"slower"}
+    assert result.stopped == "diverged" and any(note.startswith("wild diverged with seed 1") for note in result.notes)
