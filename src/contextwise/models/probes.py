@@ -1,4 +1,4 @@
-"""Whether a model has the loss of training, and reads packed documents and prefixes as training asks: measured on short rows.
+"""Probes, on short rows, whether a model has the loss of training and reads packed documents and prefixes as training asks.
 
 Not all models use the positions or the mask that say so; some fail, others are trained causally on whole rows. A loss of some
 positions has a gradient in the embeddings of exactly those tokens that they see. The model is unchanged afterwards: its modes,

@@ -124,6 +124,22 @@ def measured(model: Path, squad: Path, out: Path, **values: Any) -> Result:
     return measure(model, Ruler(**settings), out=out, batch_tokens=4000)
 
 
+def test_a_measurement_plans_batches_by_where_the_models_frequencies_follow_the_length(
+    tmp_path: Path, model: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[float] = []
+
+    def noted(*arguments: Any) -> Any:
+        planned.append(arguments[4])
+        return plan_batches(*arguments)
+
+    monkeypatch.setattr("contextwise_evals.answering.prompts.plan_batches", noted)
+    monkeypatch.setattr(ModelReader, "answer", lambda reader, prompts, new_tokens: [""] * len(prompts))
+    monkeypatch.setattr("contextwise.models.rope.same_frequencies_up_to", lambda model: 123)
+    measured(model, squad, tmp_path / "out", tasks=["qa_1"])
+    assert planned == [123]
+
+
 @pytest.mark.long
 def test_an_interrupted_measurement_ends_like_an_uninterrupted_one(
     tmp_path: Path, model: Path, squad: Path, stop_at: Callable

@@ -28,6 +28,7 @@ from contextwise_papers.intrinsic_entropy.needles import (
     needle_rows,
     two_needle_question,
 )
+from embedding_models import longrope
 from measured import make_model
 from small import save_model, small_gpt2
 
@@ -125,6 +126,14 @@ def test_nats_are_those_of_token_after_token(kind: str) -> None:
             ids.append(token)
         slow.append(total)
     assert answer_nats(model, prompts, answers) == pytest.approx(slow, abs=1e-4)
+
+
+def test_an_answer_does_not_depend_on_longer_prompts_where_frequencies_follow_the_length() -> None:
+    model, draw = longrope(), np.random.default_rng(2)  # other frequencies beyond 12 tokens
+    prompts = [draw.integers(1, 250, n).tolist() for n in (30, 5, 14, 9)]
+    answers = [draw.integers(1, 250, 2).tolist() for _ in prompts]
+    alone = [answer_nats(model, [prompt], [answer])[0] for prompt, answer in zip(prompts, answers, strict=True)]
+    assert answer_nats(model, prompts, answers) == pytest.approx(alone, abs=1e-4)
 
 
 def test_a_prefix_model_reads_the_prompt_as_it_was_trained() -> None:

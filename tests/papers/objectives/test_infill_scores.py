@@ -12,7 +12,7 @@ from contextwise.base.intervals import ratios
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel import Result, measure
 from contextwise_papers.objectives.infill import Infill
-from contextwise_papers.objectives.infill.filling import Filling
+from contextwise_papers.objectives.infill.filling import Filling, Infiller
 from contextwise_papers.objectives.infill.tasks import Task, edit_similarity, exact_match, scores
 from filling import LETTERS, middle, write_run
 from measured import stopped_and_resumed
@@ -108,6 +108,26 @@ def test_a_taught_model_is_scored_as_it_fills(run: Path, pattern: Path) -> None:
     rows = done.rows_of("holes")
     assert [row["task"] for row in rows] == [f"{a}{b}" for a in LETTERS for b in LETTERS]
     assert [row["filled"] for row in rows] == [middle(a, b) for a in LETTERS for b in LETTERS]
+
+
+def test_prompts_of_one_length_are_filled_together_where_frequencies_follow_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"task_id": str(n), "prompt": "A" * n, "suffix": "B", "canonical_solution": "C"} for n in (1, 2, 2, 3)]
+    file, asked = tmp_path / "holes.jsonl", list[list[int]]()
+    write_rows(file, rows)
+
+    def filled(infiller: Infiller, prompts: list[Any]) -> list[Filling]:
+        asked.append([len(prompt.ids) for prompt in prompts])
+        return [Filling("C", True)] * len(prompts)
+
+    monkeypatch.setattr(Infiller, "fill", filled)
+    measure(run, Infill(file=file), out=tmp_path / "mixed")
+    assert len(asked) == 1
+    asked.clear()
+    monkeypatch.setattr("contextwise_papers.objectives.infill.tasks.same_frequencies_up_to", lambda model: 0)
+    measure(run, Infill(file=file), out=tmp_path / "alike")
+    assert sorted(map(len, asked)) == [1, 1, 2] and all(len(set(lengths)) == 1 for lengths in asked)
 
 
 def test_the_other_order_is_another_result(run: Path, pattern: Path) -> None:
