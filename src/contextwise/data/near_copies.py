@@ -4,8 +4,11 @@ Both work on hashes of n-grams of token ids. MinHash: Broder 1997; n-gram contai
 of GPT-3 (Brown et al. 2020, Appendix C), there over words.
 """
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +24,8 @@ COMPARED = 8
 """Documents of a band that others are compared with."""
 BANDS, ROWS = 20, 6
 """Of the 120 minima of a document: it is compared with those that have all minima of one band."""
+DOUBT = 0.1
+"""By how much the share of equal minima may be below the similarity, about three standard errors at 0.8."""
 COPIED = 0.5
 """A text that shares this share of its n-grams counts as copied."""
 COPIED_BYTES, LONGEST = 40, 64
@@ -52,15 +57,21 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 class NearCopies:
     """Finds documents that are nearly equal to earlier ones, by the Jaccard similarity of their sets of 5-grams.
 
-    The similarity is estimated from 120 minima, with a standard error of 0.04 at 0.8; one of 0.8 is looked at with a
-    probability of 99.8%, one of 0.7 with 92%, unless many others are as similar: a document is compared with the first
-    8 that share a band. Equal documents are always found. About 4 kB of memory for each document that is kept.
+    Documents that may be similar are found by 120 minima, and then compared by the sets, which are kept in a temporary file (4
+    bytes of each 5-gram). A similarity of 0.8 is looked at with a probability of 99.8%, one of 0.7 with 92%, unless many others
+    are as similar: a document is compared with the first 8 that share a band. Equal documents are always found. About 4 kB of
+    memory for each document that is kept.
     """
 
     threshold: float  # the least similarity of a near-copy
+    folder: Path | None = None  # where the temporary file is written; None: the system's folder
     _minima: list[np.ndarray] = field(default_factory=list)
     _with: dict[int, list[int]] = field(default_factory=dict)  # hash of a band -> the first documents with it
     _equal: dict[int, int] = field(default_factory=dict)  # hash of all minima -> the first document with them
+    _ends: list[int] = field(default_factory=lambda: [0])  # of the sets in the file, bytes
+
+    def __post_init__(self) -> None:
+        self._sets = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115  closed with this object
 
     def original(self, ids: np.ndarray) -> tuple[int, float] | None:
         """The number of the document that this one nearly copies, among those that are kept, and the similarity.
@@ -73,20 +84,26 @@ class NearCopies:
             each = (_FACTORS * hashes[None, start : start + BLOCK // BANDS] + _ADDED) >> np.uint64(32)
             np.minimum(minima, each.min(axis=1).astype(np.uint32), out=minima)
         bands = [hash((i, part.tobytes())) for i, part in enumerate(minima.reshape(BANDS, ROWS))]
-        if (equal := self._equal.get(hash(minima.tobytes()))) is not None:
-            return equal, 1.0
+        grams, equal = np.unique((hashes >> np.uint64(32)).astype(np.uint32)), hash(minima.tobytes())
         candidates = sorted({number for band in bands for number in self._with.get(band, ())})
-        if candidates:
-            similarities = (np.stack([self._minima[number] for number in candidates]) == minima).mean(axis=1)
-            similar = np.flatnonzero(similarities >= self.threshold)
-            if len(similar):
-                return candidates[similar[0]], float(similarities[similar[0]])
+        likely = [number for number in candidates if (self._minima[number] == minima).mean() >= self.threshold - DOUBT]
+        for number in ([self._equal[equal]] if equal in self._equal else []) + likely:
+            if (similarity := self._similarity(number, grams)) >= self.threshold:
+                return number, similarity
         for band in bands:
             if len(alike := self._with.setdefault(band, [])) < COMPARED:
                 alike.append(len(self._minima))
-        self._equal[hash(minima.tobytes())] = len(self._minima)
+        self._equal.setdefault(equal, len(self._minima))
         self._minima.append(minima)
+        self._ends.append(self._sets.seek(0, os.SEEK_END) + self._sets.write(grams.tobytes()))
         return None
+
+    def _similarity(self, number: int, grams: np.ndarray) -> float:
+        """The Jaccard similarity of the set of a document that is kept and another one."""
+        self._sets.seek(self._ends[number])
+        kept = np.frombuffer(self._sets.read(self._ends[number + 1] - self._ends[number]), dtype=np.uint32)
+        both = len(np.intersect1d(kept, grams, assume_unique=True))
+        return both / (len(kept) + len(grams) - both)
 
 
 def containment(corpus: "Corpus", texts: Iterable[np.ndarray]) -> np.ndarray:

@@ -279,7 +279,7 @@ def _write_corpus(
         writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
             stack.enter_context(writer.part)
-        near_copies = None if deduplicate is None else NearCopies(deduplicate)
+        near_copies = None if deduplicate is None else NearCopies(deduplicate, folder)
         _tokenize(reading, tokenizer, writers, skipped, near_copies)
     writers = {name: writer for name, writer in writers.items() if writer.documents}
     if not writers:
