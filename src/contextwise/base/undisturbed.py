@@ -6,10 +6,19 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypedDict
 
 
-def random_state() -> dict[str, Any]:
+class RandomState(TypedDict):
+    """The state of a process's random number generators; those of torch as hexadecimal digits."""
+
+    python: list[Any]
+    numpy: list[Any]
+    torch: str
+    cuda: str | None
+
+
+def random_state() -> RandomState:
     """State of this process's random number generators, as JSON-ready values."""
     import numpy as np
     import torch
@@ -24,7 +33,7 @@ def random_state() -> dict[str, Any]:
     }
 
 
-def restore_random_state(state: dict[str, Any]) -> None:
+def restore_random_state(state: RandomState) -> None:
     """Inverse of :func:`random_state`."""
     import numpy as np
     import torch

@@ -8,9 +8,9 @@ processes, so that a run can resume with another number of processes, sharded or
 import contextlib
 import math
 import shutil
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -30,25 +30,38 @@ from contextwise.base.files import read_json
 from contextwise.base.hashes import damage
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import random_state
-from contextwise.training.metrics import RunMetrics
+from contextwise.base.schemas import Number, OneOrMore, json_schema, mismatch
+from contextwise.base.undisturbed import RandomState
+from contextwise.training.metrics import MetricsState
 
 if TYPE_CHECKING:
     from contextwise.training.recipe import Recipe
 
 STATE = "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
-STATE_KEYS = {
-    "format",
-    "step",
-    "metrics",
-    "fingerprints",
-    "recipe",
-    "optimizer_groups",
-    "schedule",
-    "evaluation_pending",
-    "random",
-}
+
+
+class ParameterGroup(TypedDict):
+    """What a checkpoint keeps of a group of the optimizer; its other settings are those of the recipe."""
+
+    lr: Number
+    params: list[str]
+
+
+class CheckpointState(TypedDict):
+    """``state.json`` of a checkpoint."""
+
+    format: Literal[1]
+    step: OneOrMore
+    metrics: MetricsState
+    fingerprints: dict[str, str]
+    recipe: dict[str, Any]
+    optimizer_groups: Annotated[list[ParameterGroup], ("minItems", 1)]
+    evaluation_pending: bool
+    random: Annotated[list[RandomState], ("minItems", 1)]
+    """Of each process."""
+
+
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -70,25 +83,25 @@ def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     save_file({name: weights[name].contiguous() for name in first.values()}, folder / WEIGHTS)
 
 
-def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
-    """Write optimizer tensors to ``folder``; returns the parameter groups, which are stored as JSON."""
+def write_optimizer(folder: Path, state: dict[str, Any]) -> list[ParameterGroup]:
+    """Write optimizer tensors to ``folder``; returns what is kept of the parameter groups, which is stored as JSON."""
     tensors = {
         f"{parameter}::{name}": value.contiguous()
         for parameter, values in state["state"].items()
         for name, value in values.items()
     }
     save_file(tensors, folder / MOMENTS)
-    return state["param_groups"]
+    return [{"lr": group["lr"], "params": group["params"]} for group in state["param_groups"]]
 
 
-def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[ParameterGroup]) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it.
 
     A parameter that had no gradient has no optimizer state in a checkpoint. It starts without any, as in a run that was never
     stopped: an optimizer makes the state of a parameter in the first step in which it has a gradient.
     """
     weights, tied = load_file(folder / WEIGHTS), ties(model)
-    with _of_this_version(folder):
+    with of_this_version(folder):
         for name, twin in tied.items():
             weights.setdefault(name, weights[twin])
         set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
@@ -96,34 +109,46 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
     for key, value in load_file(folder / MOMENTS).items():
         parameter, name = key.split("::")
         state.setdefault(parameter, {})[name] = value
-    for group in groups:
-        group |= {name: tuple(value) for name, value in group.items() if name in ("betas", "ns_coefficients")}
-    with _of_this_version(folder):
+    with of_this_version(folder):
+        whole: Any = [own | group for own, group in zip(optimizer.param_groups, groups, strict=True)]
         options = StateDictOptions(full_state_dict=True, strict=False)
-        set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=options)
+        set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": whole}, options=options)
     known = {tied.get(name, name) for name in state}
     for name, parameter in model.named_parameters():
         if unwrapped(name) not in known:  # torch has given it the state of a step without a gradient
             optimizer.state.pop(parameter, None)
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> CheckpointState:
     """Read the state of a checkpoint besides weights and moments, as this version of Contextwise writes it.
 
     Raises:
-        CheckpointError: it was written by another version: keys are missing or unknown.
+        CheckpointError: it was written by another version: keys are missing or unknown, or values of another type.
     """
     state = read_json(folder / STATE, "the checkpoint")
-    with _of_this_version(folder):
-        _check_keys(state, STATE_KEYS)
-        _check_keys(state["metrics"], set(RunMetrics.KEPT))
+    trainer = read_json(folder / TRAINER_STATE_NAME, "the checkpoint")
+    with of_this_version(folder):
+        _check_keys(state, CheckpointState)
+        _check_keys(state["metrics"], MetricsState)
         for random_of_process in state["random"]:
-            _check_keys(random_of_process, random_state().keys())
+            _check_keys(random_of_process, RandomState)
+        if why := mismatch(state, json_schema(CheckpointState)) or mismatch(trainer, _trainer_schema()):
+            raise ValueError(why)
+        if state["step"] != trainer["global_step"]:
+            raise ValueError(f"it is of step {state['step']}, and its trainer of step {trainer['global_step']}")
         TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
     return state
 
 
-def _check_keys(state: dict[str, Any], known: Set[str]) -> None:
+def _trainer_schema() -> dict[str, Any]:
+    """The JSON Schema of the state of transformers' trainer; callbacks are written in another form than they are annotated."""
+    schema = json_schema(TrainerState)
+    callbacks = {"stateful_callbacks": {"type": "object"}}
+    return schema | {"properties": schema["properties"] | callbacks}
+
+
+def _check_keys(state: dict[str, Any], kind: type) -> None:
+    known = kind.__annotations__.keys()
     missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
     problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(unknown)
     if problems:
@@ -131,13 +156,13 @@ def _check_keys(state: dict[str, Any], known: Set[str]) -> None:
 
 
 @contextlib.contextmanager
-def _of_this_version(folder: Path) -> Iterator[None]:
+def of_this_version(folder: Path) -> Iterator[None]:
     """Raise errors of values that do not match as a :class:`CheckpointError`."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         why = one_line(error.args[0] if error.args else error, 240).rstrip(".")
         raise CheckpointError(
             f"the checkpoint {folder} is of another version of Contextwise or of its libraries ({why}), and cannot be resumed; "

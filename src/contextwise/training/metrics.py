@@ -5,9 +5,10 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, TypedDict
 
 from contextwise.base.errors import DivergedError
+from contextwise.base.schemas import Count, Number
 from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
@@ -26,16 +27,35 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((PEAK_FLOPS[name] for name in found), None)
 
 
-def _no_sums() -> dict[str, Any]:
+class Sums(TypedDict):
+    """Sums over the steps since the last row."""
+
+    steps: Count
+    seconds: Number
+    loss: Number
+    targets: Count
+    parts: dict[str, Number]
+
+
+class MetricsState(TypedDict):
+    """What a checkpoint keeps of the metrics."""
+
+    steps: Count
+    seconds: Number
+    input_tokens: Count
+    target_tokens: Count
+    trunk: dict[str, Any] | None
+    since: Sums
+    norm: Number
+
+
+def _no_sums() -> Sums:
     return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}
 
 
 @dataclass
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row."""
-
-    KEPT: ClassVar = ("steps", "seconds", "input_tokens", "target_tokens", "trunk", "since", "norm")
-    """What a checkpoint keeps."""
 
     sizes: BatchSizes  # the number of examples in each step
     example_tokens: int  # tokens of an example: `data.context`
@@ -48,7 +68,7 @@ class RunMetrics:
     target_tokens: int = 0
     seconds: float = 0.0
     trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
-    since: dict[str, Any] = field(default_factory=_no_sums)  # sums since the last row
+    since: Sums = field(default_factory=_no_sums)  # sums since the last row
     norm: float = 0.0  # of the newest gradient
     clock: float | None = None  # when training time began to count; None while it does not
 
@@ -143,11 +163,11 @@ class RunMetrics:
         cost = {"step": self.steps, "tokens": self.tokens, "flops": self.flops, "seconds": self.seconds}
         self.trunk = {"path": trunk, **cost}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> MetricsState:
         """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in self.KEPT}
+        return {name: getattr(self, name) for name in MetricsState.__annotations__}  # type: ignore[return-value]
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: MetricsState) -> None:
         """Inverse of :meth:`state`."""
-        for name in self.KEPT:
-            setattr(self, name, state[name])
+        for name, value in state.items():
+            setattr(self, name, value)

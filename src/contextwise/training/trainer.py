@@ -28,11 +28,11 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import DivergedError
-from contextwise.base.files import atomic_directory, read_json, write_json
+from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import random_state, restore_random_state
+from contextwise.base.undisturbed import RandomState, random_state, restore_random_state
 from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
 from contextwise.training.batches import StepIndices, micro_batch_size
@@ -102,7 +102,7 @@ class StepAbandoned(Exception):
     holds all of it.
     """
 
-    def __init__(self, random: dict[str, Any] | None = None) -> None:
+    def __init__(self, random: RandomState | None = None) -> None:
         self.random = random
 
 
@@ -392,7 +392,7 @@ class PretrainingTrainer(Trainer):
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         self.save(random_state())
 
-    def save(self, random: dict[str, Any]) -> None:
+    def save(self, random: RandomState) -> None:
         """Write ``checkpoints/step-N``; every process takes part, the first one writes.
 
         Before the first step there is nothing to keep: the optimizer has no state, and the run starts again from its seed.
@@ -409,7 +409,6 @@ class PretrainingTrainer(Trainer):
                 checkpoints.write_weights(folder, weights)
                 groups = checkpoints.write_optimizer(folder, moments)
                 self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
-                schedule = self.lr_scheduler.state_dict()
                 state = {
                     "format": 1,
                     "step": self.state.global_step,
@@ -417,7 +416,6 @@ class PretrainingTrainer(Trainer):
                     "fingerprints": self.fingerprints,
                     "recipe": self.recipe.resolved(),
                     "optimizer_groups": groups,
-                    "schedule": {key: value for key, value in schedule.items() if key != "lr_lambdas"},
                     "evaluation_pending": self.evaluation_pending,
                     "random": random_states,
                 }
@@ -433,9 +431,11 @@ class PretrainingTrainer(Trainer):
         if checkpoint is None:
             return
         folder = Path(checkpoint)
-        state = read_json(folder / checkpoints.STATE, "the checkpoint")
-        checkpoints.restore(folder, self.model_wrapped, _bare(self.optimizer), state["optimizer_groups"])
-        self.lr_scheduler.load_state_dict({**self.lr_scheduler.state_dict(), **state["schedule"]})
+        state, optimizer = checkpoints.read_state(folder), _bare(self.optimizer)
+        checkpoints.restore(folder, self.model_wrapped, optimizer, state["optimizer_groups"])
+        schedule = {"last_epoch": state["step"], "_step_count": state["step"] + 1}
+        rates = [group["lr"] for group in optimizer.param_groups]
+        self.lr_scheduler.load_state_dict(self.lr_scheduler.state_dict() | schedule | {"_last_lr": rates})
         self.metrics.restore(state["metrics"])
         if folder.parent != self.run.checkpoints:
             self.metrics.branch(str(self.settings.trunk))
@@ -443,9 +443,10 @@ class PretrainingTrainer(Trainer):
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            states = read_json(Path(checkpoint) / checkpoints.STATE, "the checkpoint")["random"]
+            states = checkpoints.read_state(Path(checkpoint))["random"]
             if len(states) == self.accelerator.num_processes:
-                restore_random_state(states[self.args.process_index])
+                with checkpoints.of_this_version(Path(checkpoint)):
+                    restore_random_state(states[self.args.process_index])
 
     def whole_weights(self) -> dict[str, torch.Tensor]:
         """The trained model's weights, whole, on the CPU; every process must call it."""

@@ -124,7 +124,7 @@ def _row_in(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
     state = checkpoints.read_state(checkpoint)
     metrics = RunMetrics(recipe.batch_sizes, recipe.data.context, [], 0.0, None)
     metrics.restore(state["metrics"])
-    return metrics.training_row(state["step"], float(state["schedule"]["_last_lr"][0]))
+    return metrics.training_row(state["step"], state["optimizer_groups"][0]["lr"])
 
 
 def _repeated(
