@@ -205,7 +205,7 @@ class RunFolder(Viewed):
         state = "no run yet"
         with contextlib.suppress(ContextwiseError):
             if self.exists:
-                state = f"{self.recipe().get('name')}, not finished"
+                state = f"{self.recipe().get('name')}, {'diverged' if self.diverged else 'not finished'}"
             if self.finished:
                 known = self.summary()
                 loss, recipe, examples = known.get("validation_loss"), self.recipe(), known.get("validation_examples")
@@ -257,13 +257,19 @@ class RunFolder(Viewed):
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
-        again = "run the command that started it again"
         if not self.summary_file.exists():
-            raise CheckpointError(f"the run {self.path} is not finished; {again}")
+            raise self.unfinished()
         try:
             return read_sealed_json(self.summary_file, "the run's summary", RunSummary)
         except DataError as error:
-            raise CheckpointError(f"{error}; {again}") from None
+            raise CheckpointError(f"{error}; run the command that started it again") from None
+
+    def unfinished(self) -> CheckpointError:
+        """The error of a run that has no result: it diverged, or is not finished."""
+        if self.divergence_file.exists():
+            reason = read_json(self.divergence_file, "the reason", dict[str, str]).get("reason")
+            return CheckpointError(f"the run {self.path} diverged and has no model: {reason}")
+        return CheckpointError(f"the run {self.path} is not finished; run the command that started it again")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the summary, the last step of a run."""

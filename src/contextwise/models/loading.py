@@ -24,6 +24,7 @@ from transformers import (
 from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
 from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
+from contextwise.base.runs import RunFolder
 from contextwise.models.prefix import with_prefix
 from contextwise.models.rope import forget_lengths
 from contextwise.objectives.kind import Kind
@@ -69,7 +70,7 @@ def model_folder(path_or_name: str | Path) -> str:
                 refuse_pipe(file)
             return str(folder)
     if (path / "recipe.yaml").exists():
-        raise CheckpointError(f"the run {path} has no model yet; finish it with the command that started it")
+        raise RunFolder(path).unfinished()
     if (path / "adapter_config.json").exists():
         raise CheckpointError(
             f"{path} is an adapter without its model; merge it (peft's merge_and_unload), and save the model"

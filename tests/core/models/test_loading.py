@@ -45,7 +45,10 @@ def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     with pytest.raises(CheckpointError, match="is an adapter without its model; merge it"):
         load_model(tmp_path / "empty")
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
-    with pytest.raises(CheckpointError, match="has no model yet; finish it"):
+    with pytest.raises(CheckpointError, match="is not finished; run the command"):
+        load_model(tmp_path / "empty")
+    (tmp_path / "empty" / "diverged.json").write_text('{"reason": "the loss at step 3 is not a finite number"}')
+    with pytest.raises(CheckpointError, match="diverged and has no model: the loss at step 3 is not"):
         load_model(tmp_path / "empty")
     with pytest.raises(CheckpointError, match="has no tokenizer"):
         load_tokenizer(run)
