@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 from typer import Argument, Option
 
@@ -166,13 +165,12 @@ def prepare(
 def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
     """Print the sizes of a corpus, and what was left out; ``seconds`` is None if it had been prepared before."""
     manifest = corpus.manifest
-    table = RichTable("split")
-    for name in ("documents", "tokens", "bytes", "bytes/token"):
-        table.add_column(name, justify="right")
-    for name, split in manifest["splits"].items():
-        counts = [f"{split[key]:,}" for key in ("documents", "tokens", "bytes")]
-        table.add_row(Text(name), *counts, f"{split['bytes'] / split['tokens']:.2f}")
-    console.print(table)
+    rows = [
+        [name, *(split[key] for key in ("documents", "tokens", "bytes")), split["bytes"] / split["tokens"]]
+        for name, split in manifest["splits"].items()
+    ]
+    counts = [Column(name, "integer") for name in ("documents", "tokens", "bytes")]
+    console.print(Table("", ["split", *counts, Column("bytes/token", "estimate", ".2f")], rows))
     megabytes = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
     console.print(
         f"vocabulary {corpus.vocab_size:,} ({manifest['tokenizer']['name']}), {manifest['dtype']}; "
