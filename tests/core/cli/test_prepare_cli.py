@@ -41,7 +41,7 @@ def test_all_options_and_the_table(contextwise: Any, workplace: Path) -> None:
         assert f"{count['tokens']:,}" in row and f"{count['bytes'] / count['tokens']:.2f}" in row
     assert "left out: bad records 1, empty texts 1" in printed and "MB/s" in printed
     assert "kept as JSON text: mixed" in printed
-    status, output, printed = contextwise(f"{command} --overwrite --deduplicate 0.5 --json")
+    status, output, printed = contextwise(f"{command} --overwrite --deduplicate 0.3 --json")
     assert status == 0 and "MB/s" not in printed
     values, corpus = json.loads(output), Corpus.open(workplace / "corpus")
     assert (values["path"], values["fingerprint"]) == ("corpus", corpus.fingerprint)

@@ -130,5 +130,5 @@ def test_a_missing_file_is_named_without_its_split(tmp_path):
 def test_the_command_takes_named_splits(contextwise, parts):
     status, _, errors = contextwise("prepare --tokenizer bytes --out out", *parts)
     assert status == 0, errors
-    rows = [line.split("│")[1:3] for line in errors.split("\n") if line.startswith("│")]
-    assert [[cell.strip() for cell in row] for row in rows] == [["train", "3"], ["adapt", "1"], ["test", "2"]]
+    rows = [line.split()[:2] for line in errors.split("\n") if line.startswith((" train", " adapt", " test"))]
+    assert rows == [["train", "3"], ["adapt", "1"], ["test", "2"]]
