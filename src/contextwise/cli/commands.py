@@ -33,12 +33,14 @@ OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--voc
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
-def _without_values(options: list[Any]) -> list[Any]:
-    """Options of a command; the help shows no type of a value for those that take none."""
-    for each in options:
+def _as_shown(parameters: list[Any]) -> list[Any]:
+    """Parameters of a command as its help shows them: arguments in capitals, and flags without the type of a value."""
+    for each in parameters:
         if getattr(each, "is_flag", False):
             each.metavar = ""
-    return options
+        elif each.param_type_name == "argument" and each.metavar is None:
+            each.metavar = each.name.upper()
+    return parameters
 
 
 def _refused_value(error: Any) -> Problem | None:
@@ -57,7 +59,7 @@ class Verb(TyperCommand):
     """Command of a verb; an error that names a setting names its option in place of it."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_values(super().get_params(ctx))
+        return _as_shown(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -143,7 +145,7 @@ class LazyCommands(TyperGroup):
         del self.commands
 
     def get_params(self, ctx: Any) -> list[Any]:
-        return _without_values(super().get_params(ctx))
+        return _as_shown(super().get_params(ctx))
 
     @cached_property
     def commands(self) -> dict[str, Any]:  # type: ignore[override]

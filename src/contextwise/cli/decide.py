@@ -41,7 +41,7 @@ def trial(
     arms: Annotated[
         list[str] | None,
         Argument(
-            metavar="TRIAL_OR_ARMS...",
+            metavar="TRIAL_OR_ARMS",
             help=f"A trial (a YAML file, a name that `recipes` lists, or its folder), or arms, the reference first: {ARM}.",
         ),
     ] = None,
@@ -60,7 +60,9 @@ def trial(
     margin: Annotated[
         float | None, Option(help="The smallest difference that matters, nats per token.", show_default="0.01")
     ] = None,
-    confidence: Annotated[float | None, Option(help="Of all intervals together.", show_default="0.95")] = None,
+    confidence: Annotated[
+        float | None, Option(help="Confidence level of all intervals together.", show_default="0.95")
+    ] = None,
     documents: Annotated[
         str | None,
         Option(help="Decide about these held-out documents (fixed) or any like them (random).", show_default="fixed"),
@@ -280,7 +282,7 @@ def report(
         Argument(
             help=f"Run folders, finished or not; or the folder or the table of {PAGED}, and after it runs whose context "
             "curves are shown beside its own.",
-            metavar="RUN_OR_FOLDER...",
+            metavar="RUN_OR_FOLDER",
         ),
     ],
     out: Annotated[

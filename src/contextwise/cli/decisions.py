@@ -25,7 +25,7 @@ def decide(
     losses: Annotated[
         list[str] | None,
         Argument(
-            metavar="LOSSES...",
+            metavar="LOSSES",
             help="Files, or folders of them, with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, "
             "seed, document, tokens, nats; or logs of lm_eval --log_samples or Inspect, or runs of W&B or TensorBoard. "
             "ARM:SEED=PATH labels one that names no arm and seed.",
@@ -35,7 +35,7 @@ def decide(
         str | None, Option(help="The arm that the others are compared to.", show_default="the first")
     ] = None,
     margin: Annotated[float, Option(help="The smallest difference that matters, in the unit of the losses.")] = 0.01,
-    confidence: Annotated[float, Option(help="Of all intervals together.")] = 0.95,
+    confidence: Annotated[float, Option(help="Confidence level of all intervals together.")] = 0.95,
     documents: Annotated[
         str, Option(help="Decide about these held-out documents (fixed) or any like them (random).")
     ] = "fixed",

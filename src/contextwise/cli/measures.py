@@ -1,4 +1,4 @@
-"""Measure a model in any of the ways that there are.
+"""Run one of the measures on a model.
 
 In the verb of a measure each field of the settings is an option. A field without a default is an argument after MODEL. Help,
 default and bounds are those of the field; values are read as text and checked by pydantic, so that all problems come in one

@@ -99,7 +99,7 @@ def prepare(
     sources: Annotated[
         list[str],
         Argument(
-            metavar="SOURCE...",
+            metavar="SOURCE",
             help="JSON Lines (.jsonl, .jsonl.gz), Parquet, CSV, TSV or text files, folders or quoted patterns of them, "
             "a Hugging Face dataset (folder, or Hub name, name:config or name:config:split), stdlib, or a source that a "
             f"package offers by its prefix ({', '.join(plugins.points('sources'))}). "

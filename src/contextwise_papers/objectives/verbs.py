@@ -27,7 +27,7 @@ def forgetting(
     models: Annotated[
         list[str],
         Argument(
-            metavar="BEFORE AFTER...",
+            metavar="BEFORE AFTER",
             help="The model that training continued from, then the runs that continued; runs of one recipe with different "
             "seeds count as one.",
         ),
