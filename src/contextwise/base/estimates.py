@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-import numpy as np
-
 LARGEST = 1e100
 """Of a number in a file, where larger ones are null: their sums and squares overflow."""
 NOT_IN_JSON = {"in_json": False}
@@ -270,7 +268,7 @@ def as_json(value: Any) -> Any:
         return {key: as_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(part) for part in value]
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # of numpy, which this module does not import
         return as_json(value.tolist())
     if isinstance(value, Path):
         return str(value)

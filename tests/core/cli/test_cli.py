@@ -26,7 +26,7 @@ from contextwise.base.errors import (
 from contextwise.cli import commands
 from contextwise.evaluation.kernel import measures
 
-HEAVY = ("torch", "transformers", "datasets", "plotly", "scipy", "pyarrow")
+HEAVY = ("numpy", "torch", "transformers", "datasets", "plotly", "scipy", "pyarrow")
 
 
 COMMAND = str(Path(sys.executable).with_name("contextwise"))

@@ -11,14 +11,13 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NotRequired, TypedDict
 
-import numpy as np
-
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, check_locks, disk_errors, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 from contextwise.base.schemas import parse_json
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
 QUESTION = "question.json"
@@ -155,6 +154,7 @@ class Work:
 
     def save(self, name: str, arrays: "Mapping[str, np.ndarray | torch.Tensor]") -> None:
         """Keep arrays, or tensors, under a name, in place of the earlier ones, in one step; DataError if the disk is full."""
+        import numpy as np
         import torch
         from safetensors.torch import save
 
@@ -191,8 +191,10 @@ class Work:
         except (OSError, SafetensorError):
             return None
 
-    def resumed(self, name: str, like: "Mapping[str, np.ndarray]") -> dict[str, np.ndarray] | None:
+    def resumed(self, name: str, like: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray] | None":
         """The finite arrays that were kept under a name; None unless they have the names, shapes and types of ``like``."""
+        import numpy as np
+
         saved = self.load(name)
         if saved is None or saved.keys() != like.keys():
             return None
