@@ -76,18 +76,20 @@ def predictions() -> list[str]:
         f"[{' and '.join(map(whole, plain))}](injections.md#norms-and-their-control); minus GPT-2 with a norm behind its "
         f"embedding {' and '.join(map(whole, norm))} |"
     ]
-    (trial,) = read("controls-web-cpu")["trials"].values()
-    own, *_, last = (each for each in trial["comparisons"] if each["arm"] == "own_norms")
-    assert own["budget"] < last["budget"] and last["decision"] == "undecided"
-    losses = {arm: np.array(by_budget[str(last["budget"])]) for arm, by_budget in trial["losses"].items()}
-    plain, matched = (mean_estimate(losses["own_norms"] - losses[arm]) for arm in ("gpt2", "pm_norm"))
-    shown = [whole((each.value, *each.limits)) for each in (plain, matched)]
-    look = last["looks"][-1]["fixed"]
-    rows.append(
-        f"| 4 layers of 128, {count(last['budget'])} tokens of web pages, equal FLOPs; norms, with Muon | "
-        f"[{shown[0]}](injections.md#against-both-controls-at-two-budgets); minus a model with as many parameters and a norm "
-        f"behind its embedding {shown[1]}, minus GPT-2 with that norm {whole((look['value'], look['low'], look['high']))} |"
-    )
+    for text, words, decision in (("web", "web pages", "undecided"), ("code", "code", "worse")):
+        (trial,) = read(f"controls-{text}-cpu")["trials"].values()
+        own, *_, last = (each for each in trial["comparisons"] if each["arm"] == "own_norms")
+        assert own["budget"] < last["budget"] and last["decision"] == decision
+        losses = {arm: np.array(by_budget[str(last["budget"])]) for arm, by_budget in trial["losses"].items()}
+        plain, matched = (mean_estimate(losses["own_norms"] - losses[arm]) for arm in ("gpt2", "pm_norm"))
+        shown = [whole((each.value, *each.limits)) for each in (plain, matched)]
+        look = last["looks"][-1]["fixed"]
+        rows.append(
+            f"| 4 layers of 128, {count(last['budget'])} tokens of {words}, equal FLOPs; norms, with Muon | "
+            f"[{shown[0]}](injections.md#against-both-controls-at-two-budgets); minus a model with as many parameters and a "
+            f"norm behind its embedding {shown[1]}, minus GPT-2 with that norm "
+            f"{whole((look['value'], look['low'], look['high']))} |"
+        )
     for kind, heading in (("flops", "every-way-on-five-corpora"), ("time", "at-equal-training-time")):
         name = f"answers-{kind}-131k-cpu"
         worse = [decided(arms(name, arm), 1) for arm in ("contextlm", "contextlm-every")]
