@@ -28,10 +28,11 @@ from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.settings import in_steps
-from contextwise_plan.optimum import Cell, Landscape, cells, tracks
+from contextwise_plan.optimum import Cell, Landscape, cells
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
+from contextwise_plan.tracks import tracks
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
