@@ -467,9 +467,8 @@ class _StepHooks(TrainerCallback):
         state.compute_steps(args, state.max_steps)  # a checkpoint's state has the intervals of another recipe
         if self.trainer.evaluation_pending:  # the run was stopped during the evaluation of this step
             self.trainer.evaluate()
-            if (
-                self.trainer.control.should_training_stop
-            ):  # a signal has stopped it again, or this evaluation has ended the run
+            # A signal has stopped it again, or this evaluation has ended the run.
+            if self.trainer.control.should_training_stop:
                 raise StepAbandoned
         self.trainer.metrics.start_clock()
 
