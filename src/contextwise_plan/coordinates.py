@@ -22,12 +22,12 @@ from contextwise.base.progress import progress_bar
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.spec import spec_of
+from contextwise.training.collation import NOT_FOR_MODELS, collate_step
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
-from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
 
 FLAT = 0.05
 """Slope in log-log below which activations do not depend on the width."""

@@ -27,7 +27,7 @@ from contextwise.base.runs import comparable, differing_keys
 from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
-from contextwise.training.settings import in_steps
+from contextwise.training.hyperparameters import in_steps
 from contextwise_plan.optimum import Cell, Landscape, cells
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
