@@ -198,7 +198,7 @@ def compare(
         ),
     ] = False,
     as_json: Annotated[
-        AsJson, Prints("contextwise.comparison.comparison:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
+        AsJson, Prints("contextwise.comparison.result:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
     ] = False,
 ) -> None:
     """Compare runs on the same documents: their losses, or their context curves.
