@@ -3,8 +3,10 @@
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+import plotly.graph_objects as go
 from rich.console import Group
 from rich.padding import Padding
 
@@ -15,6 +17,7 @@ from contextwise.base.progress import Terminal
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
 from contextwise.comparison.tables import comparison_tables
+from contextwise.evaluation.kernel import measures
 from contextwise.reports.decided import comparison_table, decision_page
 from contextwise.reports.drawing import colours, drawn
 from contextwise.reports.page import (
@@ -32,10 +35,6 @@ from contextwise.reports.page import (
     shown,
 )
 from contextwise.reports.runs import curve_plot, report_page
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import plotly.graph_objects as go
 
 
 def page_of(result: Any) -> Page:
@@ -123,8 +122,6 @@ def _page_of_curve(result: Any) -> Page:
 
 def _measured(result: Any, *figures: Section) -> Page:
     """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
-    from contextwise.evaluation.kernel import measures
-
     sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     subtitle = f"{result.summary['model']} · {label}".rstrip(" ·")
@@ -224,7 +221,7 @@ def _has_table(section: Section) -> bool:
     return any(isinstance(part, Table) for part in section.parts)
 
 
-def figure_of(result: Any) -> "go.Figure":
+def figure_of(result: Any) -> go.Figure:
     """The main figure of the page of a result, in the colours that pages have on a light ground.
 
     Raises:
@@ -233,8 +230,6 @@ def figure_of(result: Any) -> "go.Figure":
     plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
-    import plotly.graph_objects as go
-
     values, known = plots[0].figure, colours()
     made = go.Figure(values["data"], values["layout"])
     for trace in made.data:
@@ -244,10 +239,8 @@ def figure_of(result: Any) -> "go.Figure":
     return made.update_layout(template="plotly_white")
 
 
-def frame_of(result: Any) -> "pd.DataFrame":
+def frame_of(result: Any) -> pd.DataFrame:
     """The numbers of a result, one a column: by default those of the first table of its page."""
-    import pandas as pd
-
     names = {kind.__name__ for kind in type(result).__mro__}
     if "Evaluation" in names:
         return result.documents.to_pandas()

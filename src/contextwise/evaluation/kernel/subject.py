@@ -17,7 +17,7 @@ from contextwise.base.config import plain_number
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
-from contextwise.base.machine import torch_device
+from contextwise.base.machine import keep_freed_memory, torch_device
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -162,7 +162,6 @@ class Subject:
     @cached_property
     def model(self) -> "PreTrainedModel":
         """The model in evaluation mode: a causal language model or an encoder-decoder; CheckpointError for an encoder."""
-        from contextwise.base.machine import keep_freed_memory
         from contextwise.models.loading import load_generating_model
 
         if self.device.type == "cpu":
