@@ -295,11 +295,11 @@ def _beside(items: Sequence[Item], index: int) -> list[Item]:
     return [items[near] for near in (index - 1, index + 1) if 0 <= near < len(items)]
 
 
-def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
-    """Number of steps on each side of a budget that are in its window: those within a factor of about the root of ``width``."""
+def window_reach(budgets: np.ndarray) -> int:
+    """Number of steps on each side of a budget in its window: those within a factor of about the root of :data:`WINDOW`."""
     if len(budgets) < 2:
         return 0
-    return max(1, round(np.log(width) / 2 / np.log(budgets[1] / budgets[0])))
+    return max(1, round(np.log(WINDOW) / 2 / np.log(budgets[1] / budgets[0])))
 
 
 def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None]:

@@ -229,15 +229,15 @@ def budgets_of(observed: Observations) -> list[float]:
     return budgets
 
 
-def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
-    """Budgets that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
+def common_budgets(observed: Observations, size: int) -> Array:
+    """Eight budgets in FLOPs that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
     mine = observed.size == size
     contexts = np.unique(observed.context[mine])
-    spent = [getattr(observed, unit)[mine & (observed.context == context)] for context in contexts]
+    spent = [observed.flops[mine & (observed.context == context)] for context in contexts]
     low, high = max(values.min() for values in spent), min(values.max() for values in spent)
     if len(contexts) < 3 or low >= high:
         return np.zeros(0)
-    return np.geomspace(low, high, count)
+    return np.geomspace(low, high, 8)
 
 
 def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:
