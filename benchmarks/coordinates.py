@@ -17,7 +17,8 @@ from contextwise.base.estimates import as_json
 from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.data import Corpus
-from contextwise_plan.transfer import coordinates, load_transfer
+from contextwise_plan.coordinates import coordinates
+from contextwise_plan.transfer import load_transfer, recipe_at
 
 MODELS: dict[str, dict[str, Any]] = {
     "backbone": {},
@@ -49,7 +50,9 @@ def checked(options: argparse.Namespace, model: str, family: str, way: str, para
         "training": {"steps": 100, "precision": "fp32", "parametrization": parametrization, **WAYS[way]},
     }
     start = time.process_time()
-    found = coordinates(load_transfer({"recipe": recipe, "widths": options.widths, "check_seeds": options.seeds}))
+    settings = load_transfer({"recipe": recipe, "widths": options.widths, "check_seeds": options.seeds})
+    recipes = {width: recipe_at(settings, width) for width in settings.widths}
+    found = coordinates(recipes, settings.steps, settings.check_seeds)
     return {
         "settings": {"widths": options.widths, "seeds": options.seeds}
         | {name: recipe[name] for name in ("model", "training")},

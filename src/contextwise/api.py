@@ -21,8 +21,8 @@ from contextwise.base.runs import RunFolder
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from contextwise.comparison.comparison import Comparison
     from contextwise.comparison.curves import CurveComparison
+    from contextwise.comparison.result import Comparison
     from contextwise.data import Corpus
     from contextwise.evaluation.kernel import Measure, Result, Subject
     from contextwise.evaluation.measures.curve import CurveResult

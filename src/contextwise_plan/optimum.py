@@ -1,11 +1,10 @@
 """The optimal training context for a budget, from the measurements of a sweep.
 
-1. A *track* is the points of one model size, training context and seed: best-context losses along a budget (training FLOPs,
-   seconds, GPU-hours or tokens).
-2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget. Runs are whole steps, so equal
-   budgets differ a little: up to 2% beyond its ends a track's line is continued. Where a track is one point, that point stands
-   for these budgets, and the most that the loss may change so far is added to the interval. Tracks of one model size and
-   training context that differ in seed are averaged: a *cell*.
+1. A *track* (:mod:`contextwise_plan.tracks`) is the points of one model size, training context and seed: best-context losses
+   along a budget.
+2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; where a track is one point,
+   what the loss may change up to the budget is added to the interval. Tracks of one model size and training context that
+   differ in seed are averaged: a *cell*.
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
@@ -17,113 +16,28 @@
 
 What is said of a size in words (:meth:`Optimum.sentence`) is said by the page of a sweep and by its plan alike.
 
-Legend: S seeds, N documents, M points, C contexts.
+Legend: S seeds, C contexts.
 """
 
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios, within_groups
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise_plan.sweeps.points import SweepPoint
+from contextwise_plan.tracks import Reading, Track, budget_steps, budget_words, tracks
 
-STEPS = 97
-"""Number of budgets, evenly spaced in the logarithm."""
-NEARLY = 1.02
-"""Budgets within this factor are equal: runs are whole steps."""
 WINDOW = 2.0
 """Width of the window of footnote 5: its largest budget is about twice its smallest."""
 ONE_SEED = "The runs have one seed, so the intervals leave out how much losses differ between seeds."
 
 Item = TypeVar("Item", bound=Hashable)
-
-
-@dataclass(frozen=True)
-class Track:
-    """The points of a size, context and seed: ``losses`` and ``errors`` (nats per token, (M,)) at increasing ``budgets`` (M,).
-
-    ``run`` is the longest of them. ``errors`` are NaN where they are not known. ``sums`` (M, 2, N) are nats and targets of each
-    of the ``documents``; None where they are not known.
-    """
-
-    run: str
-    size: str
-    parameters: int
-    context: int
-    budgets: np.ndarray
-    losses: np.ndarray
-    errors: np.ndarray
-    seed: int = 0
-    documents: tuple[int, ...] = ()
-    sums: np.ndarray | None = None
-
-    def _line(self, budget: float) -> tuple[int, int]:
-        """The two points through which the line at a budget goes; the same point twice if there is no second one.
-
-        Beyond the first or last point they are that one and the nearest that differs by :data:`NEARLY` or more, since the line
-        through closer points has the slope of their noise.
-        """
-        budgets, last = self.budgets, len(self.budgets) - 1
-        if budget >= budgets[-1]:
-            return last, next((i for i in range(last - 1, -1, -1) if budgets[i] * NEARLY <= budgets[-1]), last)
-        if budget <= budgets[0]:
-            return 0, next((i for i in range(1, last + 1) if budgets[i] >= budgets[0] * NEARLY), 0)
-        right = int(np.searchsorted(budgets, budget, side="right"))
-        return right - 1, right
-
-    def slope(self, budget: float) -> float:
-        """Change of the loss for each unit of the logarithm of the budget; NaN for a single point, and where there is none."""
-        a, b = self._line(budget)
-        if a == b or not self.covers(budget):
-            return math.nan
-        return float((self.losses[b] - self.losses[a]) / np.log(self.budgets[b] / self.budgets[a]))
-
-    def covers(self, budget: float) -> bool:
-        """Whether the run was measured at a budget, or at most :data:`NEARLY` from it."""
-        return bool(self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY)
-
-    def at(self, budget: float, slope: float = math.nan) -> "Reading | None":
-        """The loss at a budget; None where the run did not measure.
-
-        Args:
-            slope: the steepest known of the same size, for a track of a single point.
-        """
-        if not self.covers(budget):
-            return None
-        a, b = self._line(budget)
-        distance, part = float(np.log(budget / self.budgets[a])), 0.0
-        if a != b:
-            part = distance / float(np.log(self.budgets[b] / self.budgets[a]))
-
-        def on_line(values: np.ndarray) -> Any:
-            return values[a] + part * (values[b] - values[a])
-
-        error = float(self.errors[a] + max(part, 0) * (self.errors[b] - self.errors[a]))
-        shift = abs(distance * slope) if a == b and distance else 0.0
-        sums = None if self.sums is None else on_line(self.sums)
-        return Reading(float(on_line(self.losses)), error, self.documents, sums, shift)
-
-
-class Reading(NamedTuple):
-    """A loss at a budget, nats per token.
-
-    Attributes:
-        error: standard error over documents; NaN if it is not known.
-        sums: (2, N) nats and targets of each of the ``documents``; None if they are not known.
-        shift: the most that the loss of a single point may change up to the budget; NaN if that is not known.
-    """
-
-    loss: float
-    error: float
-    documents: tuple[int, ...] = ()
-    sums: np.ndarray | None = None
-    shift: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -260,59 +174,6 @@ def contexts_listed(contexts: Sequence[int]) -> str:
     return ", ".join(map(token_count, contexts))
 
 
-def power_of_ten(value: float) -> str:
-    """A positive number as 1.3 × 10¹⁵."""
-    digits, power = f"{value:.1e}".split("e")
-    return f"{digits} × 10{str(int(power)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
-
-
-def budget_words(unit: str, budget: float) -> str:
-    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
-    if unit == "flops":
-        return f"{power_of_ten(budget)} FLOPs"
-    if unit == "seconds":
-        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
-    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
-
-
-def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
-    """The track of each size, context and seed, along one kind of budget.
-
-    Args:
-        unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
-        gpus: of each run; needed for ``gpu_hours``.
-
-    Losses that are not finite, and measurements before anything was spent, are left out.
-    """
-    by_cell: dict[tuple[str, int, int], dict[float, SweepPoint]] = {}
-    for point in points:
-        hours = unit == "gpu_hours"
-        spent = point.seconds * (gpus or {})[point.run] / 3600 if hours else getattr(point, unit)
-        if spent > 0 and np.isfinite(point.loss):
-            by_cell.setdefault(point.cell, {})[float(spent)] = point
-    tracks = []
-    for measured in by_cell.values():
-        budgets = sorted(measured)
-        along = [measured[budget] for budget in budgets]
-        losses = np.array([each.loss for each in along])
-        errors = np.array([each.standard_error for each in along], dtype=float)  # None: NaN
-        last = along[-1]
-        documents, sums = last.document_ids or tuple(range(len(last.document_targets))), None
-        if documents and len({(each.document_ids, each.document_targets) for each in along}) == 1:
-            sums = np.array([(each.document_nats, each.document_targets) for each in along], dtype=np.float64)
-        about = last.run, last.size, last.parameters, last.context, np.array(budgets), losses, errors
-        tracks.append(Track(*about, last.seed, documents, sums))
-    return tracks
-
-
-def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
-    """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
-    if not tracks:
-        return np.empty(0)
-    low, high = min(track.budgets[0] for track in tracks), max(track.budgets[-1] for track in tracks)
-    return np.geomspace(low, high, steps) if high > low else np.array([low])
-
-
 def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     """Every size and context that was measured at a budget, by parameters and context."""
     measured: dict[tuple[int, str, int], dict[int, Reading]] = {}
@@ -434,11 +295,11 @@ def _beside(items: Sequence[Item], index: int) -> list[Item]:
     return [items[near] for near in (index - 1, index + 1) if 0 <= near < len(items)]
 
 
-def window_reach(budgets: np.ndarray, width: float = WINDOW) -> int:
-    """Number of steps on each side of a budget that are in its window: those within a factor of about the root of ``width``."""
+def window_reach(budgets: np.ndarray) -> int:
+    """Number of steps on each side of a budget in its window: those within a factor of about the root of :data:`WINDOW`."""
     if len(budgets) < 2:
         return 0
-    return max(1, round(np.log(width) / 2 / np.log(budgets[1] / budgets[0])))
+    return max(1, round(np.log(WINDOW) / 2 / np.log(budgets[1] / budgets[0])))
 
 
 def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None]:

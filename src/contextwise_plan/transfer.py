@@ -1,32 +1,27 @@
 """Transfer of learning rates between widths: a coordinate check, and a search for the best rate at each width.
 
-1. *Coordinates* (Yang et al. 2022, arXiv:2203.03466, Appendix D.1): each width is trained for a few steps on one short text;
-   how the sizes of its activations, and of their change, depend on the width. Under µP they do not.
+1. *Coordinates*: how the sizes of activations depend on the width (:mod:`contextwise_plan.coordinates`).
 2. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
    minimum of the parabola through the lowest loss and its neighbours.
 3. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
    is the rate there. One rate suits every width if the interval of its slope lies within ±:data:`SAME_RATE`.
 """
 
-import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict
 
 import numpy as np
-import torch
 from pydantic import Field, field_validator
-from torch import nn
 
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem, TrainingError
 from contextwise.base.estimates import Estimate
 from contextwise.base.files import expanded
 from contextwise.base.intervals import mean_estimate
-from contextwise.base.progress import progress_bar
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.executors import ExecutorSettings
@@ -34,31 +29,11 @@ from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.models.contextlm.pathway import context_pathway
-from contextwise.models.families import adapter
-from contextwise.models.spec import spec_of
-from contextwise.training.inputs import TrainingInputs, targets_in
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.kinds import NewModel, SizedModel
-from contextwise.training.model import TrainedModel, parameter_scales, starting_model
-from contextwise.training.optimizer import create_optimizer
-from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
-from contextwise.training.trainer import NOT_FOR_MODELS, collate_step
+from contextwise_plan.coordinates import LOSS, Coordinate, coordinates
 
-FLAT = 0.05
-"""Slope in log-log below which activations do not depend on the width."""
-LOSS = "change of loss"
-"""Name of the coordinate that is no activation: how far the check has changed the loss on its text."""
-CHECK_TOKENS = 64
-"""Tokens of the coordinate check's text.
-
-µP keeps sizes in the limit of a large width for a fixed batch. At a finite width, the part of an update that is incoherent over
-tokens adds a share that falls as width^-1/2, and it is the larger the more tokens an update sums over."""
-CHECK_RATE = 0.1
-"""Share of the recipe's rates that the coordinate check reaches, linearly, at its last step.
-
-From the first step at the whole rate, hidden states grow to 200 times their first size within ten steps, and the scatter over
-seeds hides any slope."""
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
 
@@ -110,47 +85,6 @@ class TransferSettings(Settings):
     def folder(self) -> Path:
         """Folder of the runs and the result."""
         return expanded(self.output or f"transfer/{self.own_recipe.name}")
-
-
-@dataclass(frozen=True)
-class Coordinate:
-    """How an activation, or the loss, depends on the width.
-
-    Attributes:
-        name: of the activation, or of its change since before the first step.
-        sizes: mean absolute value by width, at the last step.
-        slopes: of its logarithm over that of the width, after each step, mean over the seeds; empty for one width.
-        slope: their mean over the steps, with its interval over seeds; None for one width.
-    """
-
-    name: str
-    sizes: dict[int, float]
-    slopes: list[float]
-    slope: Estimate | None
-
-    @property
-    def excess(self) -> float:
-        """The size of the slope; 0 for logits that do not grow.
-
-        Under µP the random logits of a new model fall as width^-1/2, which leaves what is learnt alone.
-        """
-        value = 0.0 if self.slope is None else self.slope.value
-        return max(value, 0.0) if self.name.endswith("logits") else abs(value)
-
-    @property
-    def depends(self) -> bool:
-        """Whether the interval of the slope shows one beyond :data:`FLAT`."""
-        slope = self.slope
-        shown = slope is not None and slope.above(math.copysign(FLAT, slope.value)) is (slope.value > 0)
-        return shown and self.excess >= FLAT
-
-    @property
-    def flat(self) -> bool:
-        """Whether the slope is within :data:`FLAT`, and its interval within twice that."""
-        if self.slope is None or self.excess >= FLAT:
-            return False
-        low, high = self.slope.limits
-        return high <= 2 * FLAT and (low >= -2 * FLAT or self.name.endswith("logits"))
 
 
 @dataclass(frozen=True)
@@ -297,107 +231,6 @@ def _shape(model: SizedModel, width: int) -> list[str]:
     return [f"model.width={other.width}", f"model.heads={other.heads}", *inner]
 
 
-# ---- the coordinate check ----
-
-
-def coordinates(settings: TransferSettings) -> list[Coordinate]:
-    """Train each width for a few steps on the same short text, and measure its activations on it after each step.
-
-    Sizes are geometric means over the seeds.
-    """
-    logs: dict[str, list[list[list[float]]]] = {}
-    seeds = range(settings.check_seeds)
-    with progress_bar("coordinates", settings.steps * len(settings.widths) * len(seeds), "steps") as advance:
-        for width in settings.widths:
-            recipe = recipe_at(settings, width)
-            by_seed = [_sizes(recipe.model_copy(update={"seed": seed}), settings.steps, advance) for seed in seeds]
-            for name in by_seed[0]:
-                logs.setdefault(name, []).append([sizes[name] for sizes in by_seed])
-    return [
-        _coordinate(name, settings.widths, np.log(np.maximum(sizes_WST, 1e-30))) for name, sizes_WST in logs.items()
-    ]
-
-
-def _coordinate(name: str, widths: Sequence[int], logs_WST: np.ndarray) -> Coordinate:
-    """Slopes over the widths, from logarithms of sizes: (widths, seeds, steps)."""
-    sizes = dict(zip(widths, np.exp(logs_WST[:, :, -1].mean(axis=1)).tolist(), strict=True))
-    if len(widths) == 1:
-        return Coordinate(name, sizes, [], None)
-    seeds, steps = logs_WST.shape[1:]
-    slopes_ST = np.polyfit(np.log(widths), logs_WST.reshape(len(widths), -1), 1)[0].reshape(seeds, steps)
-    return Coordinate(name, sizes, slopes_ST.mean(axis=0).tolist(), mean_estimate(slopes_ST.mean(axis=1)))
-
-
-def _sizes(recipe: Recipe, steps: int, advance: Callable[[int], None]) -> dict[str, list[float]]:
-    """Mean absolute activations on the check's text after each step, their changes and the loss's since before the first."""
-    torch.manual_seed(recipe.seed)
-    inputs = TrainingInputs.open(recipe)
-    model = starting_model(recipe, inputs.config)
-    trained = TrainedModel(model).train()
-    scales = parameter_scales(recipe, inputs.config)
-    optimizer = create_optimizer(trained, recipe.training, recipe.learning_rate, scales)
-    rates = [group["lr"] for group in optimizer.param_groups]
-    batch = _first_text(inputs.stream)
-    ids, targets = batch["input_ids"], targets_in(batch)
-    given = {name: value for name, value in batch.items() if name not in NOT_FOR_MODELS}
-    before, result, losses = _activations(model, ids), dict[str, list[float]](), []
-    for step in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate * CHECK_RATE * (step + 1) / steps
-        optimizer.zero_grad()
-        loss = trained(**given, targets=targets)
-        loss.backward()
-        losses.append(float(loss.detach()))
-        optimizer.step()
-        for name, now in _activations(model, ids).items():
-            result.setdefault(name, []).append(float(now.abs().mean()))
-            result.setdefault(f"change of {name}", []).append(float((now - before[name]).abs().mean()))
-        advance(1)
-    with torch.no_grad():
-        losses.append(float(trained(**given, targets=targets)))
-    result[LOSS] = [abs(loss - losses[0]) for loss in losses[1:]]
-    return result
-
-
-def _first_text(stream: Any) -> dict[str, torch.Tensor]:
-    """The start of the first example, up to :data:`CHECK_TOKENS`; all of it where the start has no targets."""
-    whole = collate_step([stream[0]], 1)[0]
-    length = whole["input_ids"].shape[1]
-    start = {
-        name: value[tuple(slice(CHECK_TOKENS) if size == length else slice(None) for size in value.shape)]
-        for name, value in whole.items()
-    }
-    return start if length > CHECK_TOKENS and targets_in(start) else whole
-
-
-@torch.no_grad()
-def _activations(model: Any, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Outputs of the last block, of the predictor, of what its gate adds and of other parts of the model, and all logits."""
-    outputs: dict[str, torch.Tensor] = {}
-    with contextlib.ExitStack() as stack:
-        for name, module in _watched(model):
-
-            def keep(module: nn.Module, arguments: Any, output: Any, name: str = name) -> None:
-                outputs[name] = output[0] if isinstance(output, tuple) else output
-
-            stack.callback(module.register_forward_hook(keep).remove)
-        logits = spec_of(model.config).logits(model, input_ids)
-    return outputs | logits
-
-
-def _watched(model: Any) -> Iterator[tuple[str, nn.Module]]:
-    for _, backbone, _ in backbones(model):
-        yield "backbone", adapter(backbone.config).blocks(backbone)[-1]  # type: ignore[union-attr]
-    pathway = context_pathway(model)
-    if pathway is not None:
-        yield "predictor", pathway.layers[-1]
-        yield "gate", pathway.gate
-    yield from spec_of(model.config).watched(model).items()
-
-
-# ---- the search ----
-
-
 def search_runs(settings: TransferSettings) -> RunSet:
     """The runs of the search: an arm for each width and factor, as :func:`arm_of` names it."""
     recipe = settings.own_recipe
@@ -456,7 +289,8 @@ def run_transfer(settings: TransferSettings) -> Transfer:
         TrainingError: every run diverged.
     """
     _claim(settings)
-    activations, losses_WFS = coordinates(settings), search(settings)
+    recipes = {width: recipe_at(settings, width) for width in settings.widths}
+    activations, losses_WFS = coordinates(recipes, settings.steps, settings.check_seeds), search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
     return fitted(settings, activations, losses_WFS)

@@ -11,6 +11,8 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
+from contextwise.base.estimates import count, duration
+from contextwise.base.files import write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
@@ -79,8 +81,6 @@ def sweep(
     if not as_json:
         show(*(f"note: {note}" for note in planned.notes))
         if sweep_settings.executor.kind == "local" and planned.count()["finished"] < len(planned.plan):
-            from contextwise.base.estimates import duration
-
             show_line(
                 f"The training of the missing runs takes about {duration(planned.seconds_left())} on this machine."
             )
@@ -88,7 +88,6 @@ def sweep(
 
 def _list_runs(sweep: "Sweep", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
-    from contextwise.base.estimates import count
     from contextwise_plan.sweeps.listing import SweepJson, plan_table
 
     states = sweep.states()
@@ -128,8 +127,6 @@ def transfer(
     Trains the recipe at each width and factor of its rates, and checks how its
     activations depend on the width. Run the same command again to resume.
     """
-    from contextwise.base.files import write_json
-
     file = recipe_path(recipe)
     values = {
         "recipe": {"name": file.stem, **read_yaml(file)},
@@ -273,7 +270,6 @@ def _budget(
         speed: tokens per second of another machine.
         measured_at: size and context of that speed, such as ``nano:512``.
     """
-    from contextwise.base.estimates import count, duration
     from contextwise_plan.scaling.optimum import measured_cost
     from contextwise_plan.scaling.planning import Budget
 

@@ -17,18 +17,15 @@ from contextwise_plan.optimum import (
     Cell,
     Landscape,
     Optimum,
-    Reading,
-    Track,
-    budget_steps,
     cells,
     mode_smoothed,
     one_seed_note,
     overall_optimum,
     size_optima,
-    tracks,
     window_reach,
 )
 from contextwise_plan.sweeps.points import SweepPoint
+from contextwise_plan.tracks import Reading, Track, budget_steps, tracks
 from synthetic_sweep import CONTEXTS, SIZES, flops, law
 
 

@@ -1,15 +1,13 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
-import difflib
 import functools
 import inspect
 import math
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
@@ -21,7 +19,6 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    Tag,
     ValidationError,
     model_validator,
 )
@@ -29,6 +26,7 @@ from pydantic_core import CoreSchema
 
 from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line, refuse_pipe
 from contextwise.base.files import at_home
+from contextwise.base.problems import IN_NAMES, problems_of
 
 Model = TypeVar("Model", bound="Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,8 +40,7 @@ _MISREAD = re.compile(r"[-+]?0[0-9_]*[0-9]|.*:.*")
 LARGEST_INTEGER, LARGEST_NUMBER = 2**48, 1e30
 """Of a setting: more tokens than there are texts, more FLOPs than there are machines."""
 
-_IN_NAMES = r"^[^/\\\x00-\x1f\x7f]+$"
-Name = Annotated[str, Field(pattern=_IN_NAMES, max_length=200)]
+Name = Annotated[str, Field(pattern=IN_NAMES, max_length=200)]
 """The name of a run or of runs, which is part of a folder's name."""
 
 
@@ -162,28 +159,6 @@ def _is(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not (isinstance(value, float) and math.isnan(value))
 
 
-OTHER_NAMES = {
-    "lr": ("learning_rate",),
-    "max_lr": ("learning_rate",),
-    "min_lr": ("minimum_learning_rate",),
-    "batch_size": ("tokens_per_step", "examples_per_step"),
-    "block_size": ("context",),
-    "seq_len": ("context",),
-    "max_steps": ("steps",),
-    "max_iters": ("steps",),
-    "grad_clip": ("clip",),
-    "dtype": ("precision",),
-    "n_layer": ("layers",),
-    "n_embd": ("width",),
-    "n_head": ("heads",),
-    "eval_every": ("evaluate_every",),
-    "eval_steps": ("evaluate_every",),
-    "checkpoint_every": ("save_every",),
-    "save_steps": ("save_every",),
-}
-"""Names of other training scripts -> the key that is meant."""
-
-
 class Settings(BaseModel):
     """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers are finite and bounded."""
 
@@ -207,9 +182,8 @@ class Settings(BaseModel):
             return data
         read = dict(data)
         validators = cls.__pydantic_decorators__.field_validators.values()
-        own = {
-            name for each in validators if each.info.mode == "before" for name in each.info.fields
-        }  # in their own form
+        # Values with a validator of their own have a form of their own.
+        own = {name for each in validators if each.info.mode == "before" for name in each.info.fields}
         for name, value in data.items():
             field = cls.model_fields.get(name)
             if field is not None and name not in own and _takes_numbers_only(field.annotation):
@@ -393,122 +367,4 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
         except ValidationError as error:
             seen = [(problem["loc"], problem["type"]) for problem in errors]
             errors += [problem for problem in error.errors() if (problem["loc"], problem["type"]) not in seen]
-    raise ConfigError(*(problem for error in errors for problem in _problems(model, error)), where=where)
-
-
-_EXPECTED = {
-    "a valid integer": "a whole number",
-    "a valid number": "a number",
-    "a valid string": "a text",
-    "a valid boolean": "true or false",
-    "a valid list": "a list",
-    "a valid tuple": "a list",
-    "a valid dictionary": "a mapping of keys to values",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-}
-"""What pydantic says that a value should be -> what we say."""
-
-
-def requirement(error: Any) -> tuple[str, str]:
-    """What a value must be that pydantic refuses, "must be at least 1", and how to fix it or empty; of one of its errors."""
-    message = error["msg"].removeprefix("Value error, ").split(" or instance of ")[0]  # of no meaning in a YAML file
-    listed = re.search(r"^Input should be ('.*')$|^'.*' is not one of ('.*')\.?$", message, re.DOTALL)
-    if listed is not None:
-        known = re.findall("'([^']*)'", listed[1] or listed[2])
-        meant = did_you_mean(str(error["input"]), known, " ").strip()
-        return f"must be {'one of ' * (len(known) > 1)}{', '.join(known)}", meant
-    if (found := re.match("Input should be (.*)", message, re.DOTALL)) is None:
-        return message[0].lower() + message[1:], ""
-    expected = re.split(", (?:unable to parse|got a number)", found[1])[0]
-    for words, ours in _EXPECTED.items():
-        expected = re.sub(f"^{words}\\b", ours, expected)
-    return f"must be {expected}", ""
-
-
-def _problems(model: type[BaseModel], error: Any) -> list[Problem]:
-    """Convert a validation error of pydantic to problems."""
-    field, kind = ".".join(str(part) for part in error["loc"] if not _is_tag(part)), error["type"]
-    field = re.sub(r"(?<=.)\.(int|float)$", "", field)  # which number of a union
-    if kind == "extra_forbidden":
-        return [_unknown(model, error["loc"], field, error["input"])]
-    if kind == "invalid_key":  # YAML reads on, no and null as other values than texts
-        where = ".".join(str(part) for part in error["loc"][:-1] if not _is_tag(part))
-        return [Problem(f"has a key that is no text: {error['input']!r}", where or "the recipe", fix="correct it")]
-    if kind == "missing":
-        *sections, name = error["loc"]
-        section, _ = _settings_at(model, sections)
-        missing = section.model_fields.get(str(name)) if section else None
-        fix = f"set it ({missing.description})" if missing and missing.description else ""
-        return [Problem("is missing", field, fix=fix)]
-    if kind == "value_error":
-        cause = error["ctx"]["error"]
-        problems = cause.problems if isinstance(cause, ConfigError) else (Problem(str(cause)),)
-        return [problem.below(field) for problem in problems]
-    why, fix = requirement(error)
-    if error.get("ctx", {}).get("pattern") == _IN_NAMES:
-        why = "must be a name: not empty, and without /, \\ and control characters"
-    # YAML reads 1, yes and 2026-01-01 as other values than texts.
-    fix = "quote it" if kind == "string_type" and isinstance(error["input"], int | float | date) else fix
-    return [Problem(f"but {why}", field or "the recipe", error.get("input"), fix)]
-
-
-def _unknown(model: type[BaseModel], location: tuple[int | str, ...], field: str, value: Any) -> Problem:
-    *sections, name = location
-    variant, others = _settings_at(model, sections)
-    known = list(variant.model_fields) if variant else []
-    if any(name in other.model_fields for other in others):
-        return Problem(f"does not apply to {str(sections[-1])[1:-1]}", field, fix="remove it")
-    names = (str(name), *OTHER_NAMES.get(str(name), ()))
-    elsewhere = [
-        f"{section}.{key}"
-        for section, settings in model.model_fields.items()
-        for _, kind in _variants(settings.annotation)
-        for key in names
-        if key in kind.model_fields
-    ]
-    meant = next((each for each in (*names, *elsewhere) if each in known or each in elsewhere), None)
-    below: Mapping[str, str] = getattr(variant, "below", {})
-    if near := difflib.get_close_matches(str(name), below if meant is None or name in below else [], n=1):
-        meant = f"{below[near[0]]}.{near[0]}"
-        while isinstance(value, dict) and len(value) == 1:  # one setting of a command line
-            [(key, value)] = value.items()
-            meant += f".{key}"
-    otherwise = f"known keys are {', '.join(sorted(known))}"
-    hint = f"did you mean {meant!r}?" if meant else did_you_mean(str(name), known, otherwise)
-    return Problem("is an unknown key", field if name else "''", fix=hint)
-
-
-def _is_tag(part: int | str) -> bool:
-    """Whether a part of a location is the tag of a union's variant, ``<like this>``, instead of a key."""
-    return isinstance(part, str) and part.startswith("<")
-
-
-def _settings_at(
-    model: type[BaseModel], location: Sequence[int | str]
-) -> tuple[type[BaseModel] | None, list[type[BaseModel]]]:
-    """Return the settings class at ``location`` below ``model``, and the other variants if it is one of a union."""
-    current: type[BaseModel] | None = model
-    variants: list[tuple[str, type[BaseModel]]] = []
-    keyed = False  # the next part is a key of a mapping
-    for part in location:
-        if _is_tag(part):
-            current = next((variant for tag, variant in variants if tag == part), None)
-        elif keyed or isinstance(part, int):
-            keyed = False
-        else:
-            field = current.model_fields.get(str(part)) if current else None
-            variants = list(_variants(field.annotation)) if field else []
-            current = variants[0][1] if variants else None
-            annotations = (field.annotation, *get_args(field.annotation)) if field else ()
-            keyed = any(get_origin(each) is dict for each in annotations)
-    return current, [variant for _, variant in variants if variant is not current]
-
-
-def _variants(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield the settings classes in a type, each with its tag."""
-    tags = [entry.tag for entry in getattr(annotation, "__metadata__", ()) if isinstance(entry, Tag)]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield "", annotation
-    for argument in get_args(annotation):
-        yield from ((tags[0] if tags else tag, variant) for tag, variant in _variants(argument))
+    raise ConfigError(*(problem for error in errors for problem in problems_of(model, error)), where=where)

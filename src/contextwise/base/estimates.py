@@ -75,13 +75,13 @@ class Estimate:
     n: int | None = dataclasses.field(default=None, compare=False)  # of other observations
     confidence: float = dataclasses.field(default=CONFIDENCE, compare=False)
     freedom: float | None = dataclasses.field(default=None, compare=False)  # of the interval; None: by the counts
-    deviation: float | None = dataclasses.field(
-        default=None, compare=False
-    )  # of single seeds, where the interval is over them
+    # Of single seeds, where the interval is over them.
+    deviation: float | None = dataclasses.field(default=None, compare=False)
     parts: tuple[tuple[float, float], ...] = dataclasses.field(default=(), compare=False)  # (variance, freedom), summed
+    # The estimate that an increasing function was applied to, and the function.
     mapped: "tuple[Estimate, Callable[[float], float]] | None" = dataclasses.field(
         default=None, compare=False, repr=False
-    )  # the estimate that an increasing function was applied to
+    )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":

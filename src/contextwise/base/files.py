@@ -40,47 +40,7 @@ _ATTEMPTS = 4  # more than one: `is_held` of another process holds a lock for a 
 _POLL_SECONDS = 0.05
 
 
-class KeptPath:
-    """Attribute of an object for its path: as it was given, or absolute once the current folder is another one."""
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self.name = name
-
-    def __set__(self, instance: Any, path: Path) -> None:
-        instance.__dict__[self.name] = path, path.absolute()
-
-    def __get__(self, instance: Any, _: type | None = None) -> Path:
-        if instance is None:  # a dataclass looks for a default
-            raise AttributeError(self.name)
-        given, absolute = instance.__dict__[self.name]
-        return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
-
-
-def make_folder(folder: Path) -> None:
-    """Create a folder, and those that contain it, if they do not exist; behind a link, what the link names."""
-    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
-
-
-def sync_directory(path: Path) -> None:
-    """Sync the entries of a folder to disk (a rename is only durable after its folder is synced)."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_tree(path: Path) -> None:
-    """Sync every file and folder under ``path`` to disk."""
-
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for folder, _, names in os.walk(path, onerror=refuse):
-        for name in names:
-            with (Path(folder) / name).open("rb") as file:
-                os.fsync(file.fileno())
-        sync_directory(Path(folder))
+# ---- errors of disks ----
 
 
 def system_error(error: BaseException) -> int | None:
@@ -132,6 +92,86 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
             reason = os.strerror(number) if number else error
             raise DataError(f"{what} cannot be written to {where}: {reason}") from error
         raise
+
+
+# ---- paths ----
+
+
+class KeptPath:
+    """Attribute of an object for its path: as it was given, or absolute once the current folder is another one."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self.name = name
+
+    def __set__(self, instance: Any, path: Path) -> None:
+        instance.__dict__[self.name] = path, path.absolute()
+
+    def __get__(self, instance: Any, _: type | None = None) -> Path:
+        if instance is None:  # a dataclass looks for a default
+            raise AttributeError(self.name)
+        given, absolute = instance.__dict__[self.name]
+        return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with a home folder in place of ``~``; a ConfigError if it is empty, or there is no such home folder."""
+    if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
+        raise ConfigError("a path is empty; give the path of a file or folder")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{path} begins with ~, but there is no such home folder; give the whole path, or begin it with ./~ if a file is "
+            "called so"
+        ) from None
+
+
+def at_home(value: Any) -> Any:
+    """A path, or the text of one, with the home folder in place of ``~/`` at its start; anything else as it is."""
+    return type(value)(expanded(value)) if isinstance(value, str | Path) and str(value).startswith("~/") else value
+
+
+def output_folder(path: Path) -> Path:
+    """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
+
+    Raises:
+        ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
+    """
+    path = expanded(path)
+    if path.name in ("", "..", "."):
+        raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except (RuntimeError, OSError) as error:  # which one depends on the version of Python
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            raise
+        raise ConfigError(
+            f"the output {path} is a link that leads back to itself; remove it, or give another path"
+        ) from None
+
+
+def without_folders(value: Any) -> Any:
+    """A copy of JSON values in which each path of this machine with two parts or more is its last part."""
+    if isinstance(value, dict):
+        return {key: without_folders(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(each) for each in value]
+    if isinstance(value, str) and _PATH.fullmatch(value):
+        return Path(value).name
+    return value
+
+
+def relative_to_here(text: str) -> str:
+    """A text to be shared, in which paths begin at the current folder, or at ``~``, instead of at the root."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (which is an error for a user without one)
+    for folder, name in ((Path.cwd(), ""), (home, "~/")):
+        if len(folder.parts) > 1:
+            here = re.escape(f"{folder}/")
+            text = re.sub(rf"{here}(?<![\w.~/-]{here})", name, text)  # a pattern that begins with text is found faster
+    return text
+
+
+# ---- locks ----
 
 
 def _lock_file(path: Path, inside: bool) -> Path:
@@ -251,77 +291,6 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
             _remove_empty(created)
 
 
-def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders in which nothing was written, from the innermost one on."""
-    with contextlib.suppress(OSError):
-        for folder in folders:
-            folder.rmdir()
-
-
-def expanded(path: str | Path) -> Path:
-    """A path with a home folder in place of ``~``; a ConfigError if it is empty, or there is no such home folder."""
-    if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
-        raise ConfigError("a path is empty; give the path of a file or folder")
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:
-        raise ConfigError(
-            f"{path} begins with ~, but there is no such home folder; give the whole path, or begin it with ./~ if a file is "
-            "called so"
-        ) from None
-
-
-def at_home(value: Any) -> Any:
-    """A path, or the text of one, with the home folder in place of ``~/`` at its start; anything else as it is."""
-    return type(value)(expanded(value)) if isinstance(value, str | Path) and str(value).startswith("~/") else value
-
-
-def output_folder(path: Path) -> Path:
-    """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
-
-    Raises:
-        ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
-    """
-    path = expanded(path)
-    if path.name in ("", "..", "."):
-        raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
-    try:
-        return path.resolve() if path.is_symlink() else path
-    except (RuntimeError, OSError) as error:  # which one depends on the version of Python
-        if isinstance(error, OSError) and error.errno != errno.ELOOP:
-            raise
-        raise ConfigError(
-            f"the output {path} is a link that leads back to itself; remove it, or give another path"
-        ) from None
-
-
-def check_nothing_else(folder: Path, own: Collection[str]) -> None:
-    """Raise a DataError if a folder that is to be replaced holds other files or folders than ``own``, which would be lost."""
-    others = sorted(path.name for path in folder.iterdir() if path.name not in own) if folder.is_dir() else []
-    if others:
-        raise DataError(
-            f"{folder} holds {others[0]}{' and more' * (len(others) > 1)}, which overwriting would remove; move it, or choose "
-            "another folder"
-        )
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left beside a path that this process holds; a folder that was moved away comes back."""
-    replaced = path.with_name(f"{path.name}{_REPLACED}")
-    with contextlib.suppress(OSError):
-        if replaced.exists() and not path.exists():  # a process was killed while it replaced the folder
-            replaced.rename(path)
-    for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in ``folder``, which this process holds, of the folders that they wrote there."""
-    for leftover in folder.glob(f"*{PARTIAL}*"):
-        if leftover.is_dir():
-            _remove_leftovers(folder / leftover.name.partition(PARTIAL)[0])
-
-
 def _locked(path: Path, what: str, file: Path) -> _Lock | None:
     """Create and lock the lock file; None if another process holds it."""
     refuse_pipe(file)  # it would wait for a reader
@@ -386,6 +355,23 @@ def _shown_owner(file: Path) -> str:
     return f" (process {process or '?'} on {host or '?'}; if it has ended, remove {_owner_file(file)})"
 
 
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders in which nothing was written, from the innermost one on."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left beside a path that this process holds; a folder that was moved away comes back."""
+    replaced = path.with_name(f"{path.name}{_REPLACED}")
+    with contextlib.suppress(OSError):
+        if replaced.exists() and not path.exists():  # a process was killed while it replaced the folder
+            replaced.rename(path)
+    for leftover in path.parent.glob(f"{glob.escape(path.name)}{PARTIAL}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
 def remove_abandoned_lock(path: Path) -> None:
     """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
     if _lock_file(path.absolute(), inside=False).exists():
@@ -406,6 +392,36 @@ def is_held(path: Path, *, inside: bool = False) -> bool:
         owner = _owner(_owner_file(file))
         return owner is not None and _may_live(owner)
     return False
+
+
+# ---- folders and files, written whole ----
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder, and those that contain it, if they do not exist; behind a link, what the link names."""
+    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
+
+
+def sync_directory(path: Path) -> None:
+    """Sync the entries of a folder to disk (a rename is only durable after its folder is synced)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: Path) -> None:
+    """Sync every file and folder under ``path`` to disk."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(path, onerror=refuse):
+        for name in names:
+            with (Path(folder) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(folder))
 
 
 @contextlib.contextmanager
@@ -468,6 +484,23 @@ def _exchange(partial: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed processes left in ``folder``, which this process holds, of the folders that they wrote there."""
+    for leftover in folder.glob(f"*{PARTIAL}*"):
+        if leftover.is_dir():
+            _remove_leftovers(folder / leftover.name.partition(PARTIAL)[0])
+
+
+def check_nothing_else(folder: Path, own: Collection[str]) -> None:
+    """Raise a DataError if a folder that is to be replaced holds other files or folders than ``own``, which would be lost."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in own) if folder.is_dir() else []
+    if others:
+        raise DataError(
+            f"{folder} holds {others[0]}{' and more' * (len(others) > 1)}, which overwriting would remove; move it, or choose "
+            "another folder"
+        )
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
@@ -493,14 +526,6 @@ def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
             raise
 
 
-def remove_abandoned(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left of files that they wrote to a folder, whose names match the pattern ``name``."""
-    for leftover in folder.glob(f".{name}{PARTIAL}*"):
-        with contextlib.suppress(OSError), leftover.open("r+b") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
-            leftover.unlink()
-
-
 def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
     """Create and lock a file next to ``path``; a new one where another process took the first one for a leftover."""
     while True:
@@ -519,6 +544,14 @@ def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
         file.close()
 
 
+def remove_abandoned(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of files that they wrote to a folder, whose names match the pattern ``name``."""
+    for leftover in folder.glob(f".{name}{PARTIAL}*"):
+        with contextlib.suppress(OSError), leftover.open("r+b") as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
+            leftover.unlink()
+
+
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
     """Replace the file at ``path`` by ``content`` (UTF-8 if text) atomically.
 
@@ -531,6 +564,9 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
             make_folder(path.parent)
     with atomic_file(path, what) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+# ---- JSON ----
 
 
 def write_json(path: Path, value: Any, what: str = "the file") -> None:
@@ -587,27 +623,6 @@ def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, m
     """Raise a DataError if the content of a file does not match a schema; ``mend`` as for :func:`read_json`."""
     if why := mismatch(value, schema):
         raise DataError(f"{what} {path} is damaged: {why}{mend and f'; {mend}'}")
-
-
-def without_folders(value: Any) -> Any:
-    """A copy of JSON values in which each path of this machine with two parts or more is its last part."""
-    if isinstance(value, dict):
-        return {key: without_folders(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_folders(each) for each in value]
-    if isinstance(value, str) and _PATH.fullmatch(value):
-        return Path(value).name
-    return value
-
-
-def relative_to_here(text: str) -> str:
-    """A text to be shared, in which paths begin at the current folder, or at ``~``, instead of at the root."""
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (which is an error for a user without one)
-    for folder, name in ((Path.cwd(), ""), (home, "~/")):
-        if len(folder.parts) > 1:
-            here = re.escape(f"{folder}/")
-            text = re.sub(rf"{here}(?<![\w.~/-]{here})", name, text)  # a pattern that begins with text is found faster
-    return text
 
 
 def write_sealed_json(path: Path, values: dict[str, Any], what: str = "the file") -> None:

@@ -208,9 +208,8 @@ def _report(error: BaseException, show_traceback: bool) -> int:
         traceback.print_exception(error)
     own = error if isinstance(error, ContextwiseError) else None
     known = _of_a_limit(error) or own or _of_the_system(error) or _of_the_environment(error)
-    if (
-        isinstance(known, DataError) and not _has_current_folder()
-    ):  # relative paths lead nowhere, not even to our own locks
+    # Without a current folder relative paths lead nowhere, not even to our own locks.
+    if isinstance(known, DataError) and not _has_current_folder():
         known = ConfigError(_NO_FOLDER)
     if known is not None:
         print_error(known)

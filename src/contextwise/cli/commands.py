@@ -47,7 +47,7 @@ def _refused_value(error: Any) -> Problem | None:
     """The problem of a value that pydantic refused, in the words of our settings; None for other errors of Typer."""
     if not hasattr(error.__cause__, "errors") or getattr(error, "param", None) is None:
         return None
-    from contextwise.base.config import requirement
+    from contextwise.base.problems import requirement
 
     first = error.__cause__.errors()[0]
     why, fix = requirement(first)

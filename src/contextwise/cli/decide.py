@@ -12,6 +12,7 @@ from contextwise.base.estimates import listed
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe, shipped_recipes
+from contextwise.base.runs import RunFolder
 from contextwise.cli.common import (
     AsJson,
     Discoveries,
@@ -200,7 +201,7 @@ def compare(
         ),
     ] = False,
     as_json: Annotated[
-        AsJson, Prints("contextwise.comparison.comparison:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
+        AsJson, Prints("contextwise.comparison.result:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
     ] = False,
 ) -> None:
     """Compare runs on the same documents: their losses, or their context curves.
@@ -328,7 +329,6 @@ def report(
         )
     if csv is not None:
         raise ConfigError(f"--csv writes the tables of {PAGED}, and {first} is a run; leave it out")
-    from contextwise.base.runs import RunFolder
     from contextwise.comparison.comparison import compare
     from contextwise.reports.runs import report_page
 

@@ -9,12 +9,14 @@ from typer import Argument, Option
 
 from contextwise.base.config import settings_of
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import count, duration
 from contextwise.base.progress import say
+from contextwise.base.recipes import recipe_path
+from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
 from contextwise.base.stopping import first_process
 from contextwise.cli.common import Prints, set_option, show_json, show_line
 
 if TYPE_CHECKING:
-    from contextwise.base.runs import RunFolder
     from contextwise.training import Recipe
 
 PANEL = "Train"
@@ -52,7 +54,6 @@ def train(
 
     Several processes: torchrun --nproc-per-node 2 -m contextwise train RECIPE
     """
-    from contextwise.base.recipes import recipe_path
     from contextwise.training import load_recipe
 
     overrides = list(settings or [])
@@ -86,10 +87,8 @@ def _shorthand(option: str, key: str, value: str | None, settings: list[str]) ->
     return [f"{key}={json.dumps(value)}"]
 
 
-def _say_result(recipe: "Recipe", run: "RunFolder") -> None:
+def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     """Print a finished run's validation loss and time, and a command that measures it."""
-    from contextwise.base.estimates import duration
-    from contextwise.base.runs import FEWEST_EXAMPLES, measured_on
     from contextwise.training.export import validation_loss
     from contextwise.training.recipe import few_steps
     from contextwise.training.settings import CorpusData
@@ -115,7 +114,6 @@ def _say_result(recipe: "Recipe", run: "RunFolder") -> None:
 
 def _check_files(recipe: "Recipe") -> None:
     """Raise the errors of training that need no torch: a run folder that is taken, and a corpus or split that is missing."""
-    from contextwise.base.runs import RunFolder
     from contextwise.data import Corpus
     from contextwise.training.recipe import with_newer_settings
     from contextwise.training.settings import CorpusData
@@ -127,7 +125,6 @@ def _check_files(recipe: "Recipe") -> None:
 
 def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     """Measure the first steps of a run, and print what it takes; the recipes in ``folder`` may be those it builds on."""
-    from contextwise.base.estimates import count, duration
     from contextwise.experiments.cost import cost_of
     from contextwise.training.dry_run import DryRunJson, dry_run
     from contextwise.training.parameters import recipe_modules

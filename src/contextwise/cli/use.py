@@ -6,7 +6,9 @@ from typing import Annotated, TypedDict
 from typer import Argument, Option
 
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.cli.common import AsJson, Model, Prints, refuse_absent, show_json
+from contextwise.evaluation.kernel import Subject
 
 PANEL = "Use"
 
@@ -68,7 +70,6 @@ def generate(
     from transformers import TextStreamer
 
     from contextwise.evaluation import generation
-    from contextwise.evaluation.kernel import Subject
     from contextwise.models import load_model, load_tokenizer
 
     sampling = generation.Sampling(temperature, top_k, top_p, seed, greedy)
@@ -129,7 +130,6 @@ def export(
 ) -> None:
     """Copy a model into a new folder with a model card, ready to be shared."""
     refuse_absent(model)
-    from contextwise.base.runs import RunFolder
     from contextwise.models.export import export_model_folder
     from contextwise.training.export import model_card, part_card
 

@@ -169,7 +169,7 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     if len(given) == len(sources):
         return given
     # All have the same settings as given (such as each model's own context), or else they resolve to the same values.
-    for question in (_given_settings, _resolved_settings):
+    for question in (lambda result: str(result.summary["question"]), _resolved_settings):
         searched = [
             {question(result): result for result in each}
             for source, each in zip(sources, candidates, strict=True)
@@ -187,10 +187,6 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
         each[0] if is_result(source) else next(r for r in each if question(r) == chosen)
         for source, each in zip(sources, candidates, strict=True)
     ]
-
-
-def _given_settings(result: Evaluation) -> str:
-    return str(result.summary["question"])
 
 
 def _resolved_settings(result: Evaluation) -> str:

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
-from contextwise.comparison.comparison import UNITS, Comparison, Group
+from contextwise.comparison.result import UNITS, Comparison, Group
 
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, TypedDict
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus.corpus import LostJson
+from contextwise.data.corpus.corpus import Corpus, LostJson
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
     from contextwise.data.windows import Documents
 
 LEAST_SHARE = 0.1
@@ -112,14 +111,14 @@ class DocumentLengths:
         return max((context for context in contexts if self.reward(context).enough), default=None)
 
 
-def measure_lengths(corpus: "Corpus") -> DocumentLengths:
+def measure_lengths(corpus: Corpus) -> DocumentLengths:
     """Measure the document lengths of a corpus's split; a :class:`DataError` if it has no tokens."""
     if not corpus.tokens:
         raise DataError(f"the split {corpus.split!r} of {corpus.path} has no tokens to measure; choose another split")
     return DocumentLengths(corpus.lengths)
 
 
-def boundary_note(corpus: "Corpus") -> str | None:
+def boundary_note(corpus: Corpus) -> str | None:
     """Return a note on corpora that do not store document boundaries; None for a prepared corpus."""
     if corpus.manifest:
         return None
@@ -159,7 +158,7 @@ class LengthsJson(TypedDict):
     lost: LostJson | None
 
 
-def report(corpus: "Corpus", lengths: DocumentLengths, contexts: list[int]) -> LengthsJson:
+def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> LengthsJson:
     """The document lengths of a corpus, and whether it rewards these training contexts."""
     return {
         "corpus": str(corpus.path),

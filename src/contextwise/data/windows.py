@@ -95,9 +95,8 @@ class Windows(Dataset):
         """The number of windows, 0 or 1, that begin with each document of the stream, (documents,)."""
         starts, counts = self.starts[:-1], np.zeros(len(self.starts) - 1, dtype=np.int64)
         following = np.searchsorted(self.starts, starts + self.context).tolist()
-        whole = int(
-            np.searchsorted(starts, self.starts[-1] + self.separators - self.context)
-        )  # the others are too short
+        # The others are too short.
+        whole = int(np.searchsorted(starts, self.starts[-1] + self.separators - self.context))
         document = 0
         while document < whole:
             counts[document] = 1

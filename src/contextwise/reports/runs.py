@@ -15,7 +15,7 @@ from contextwise.base.files import without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
-from contextwise.comparison.comparison import Comparison, Difference
+from contextwise.comparison.result import Comparison, Difference
 from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest

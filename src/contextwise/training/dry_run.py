@@ -51,9 +51,8 @@ class DryRun:
     precision: str  # of the matrix products, "bf16" or "fp32"
     micro_batch_tokens: int  # of a forward pass
     micro_batches: int  # forward passes of a step, of each process
-    timed_steps: (
-        int  # 0 if the machine has too little memory for them: then seconds are None, and the peak is estimated
-    )
+    # 0 if the machine has too little memory for them: then seconds are None, and the peak is estimated.
+    timed_steps: int
     step_seconds: float | None  # of a step of the run, a median
     training_seconds: float | None  # of the tokens of the run, of a branch those of its decay
     validation_seconds: float | None  # of validations and context curves, a forward pass as a third of a training step

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 from contextwise.base.errors import ContextwiseError, DataError
+from contextwise.base.hashes import model_digest
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
@@ -99,7 +100,6 @@ def start_digest(source: str) -> str | None:
     """The content hash of a model's files; of a Hub name its commit in the local cache, None if it cannot be downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
-    from contextwise.base.hashes import model_digest
     from contextwise.models.loading import load_config, model_folder
 
     folder = Path(model_folder(source))

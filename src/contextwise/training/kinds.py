@@ -11,7 +11,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import expanded, without_folders
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
-from contextwise.models.variant.code import digest, parse_variant, read_code
+from contextwise.models.variant.code import digest, name_code, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 from contextwise.training.settings import (
     DEEPEST,
@@ -109,7 +109,6 @@ class VariantSettings(ModelSection):
 
     def compose(self, config: Any) -> Any:
         from contextwise.models.spec import meta_model
-        from contextwise.models.variant.code import name_code
         from contextwise.models.variant.modeling import VariantConfig
 
         name_code(self.file, self.sha256)

@@ -11,8 +11,8 @@ from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.matrices import is_stack, matrices_of
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.parametrization import Scale, vocabulary_heads
-from contextwise.training.settings import TrainingSettings
 
 EPSILON = 1e-8
 """AdamW's ε, torch's default."""

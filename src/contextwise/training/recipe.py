@@ -15,14 +15,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import MEASURED_WIDTHS, SIZES, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
 from contextwise.training.batches import BatchSizes
-from contextwise.training.settings import (
-    CorpusData,
-    DataSettings,
-    ModelSettings,
-    TrainingSettings,
-    data_kinds,
-    model_kinds,
-)
+from contextwise.training.hyperparameters import TrainingSettings
+from contextwise.training.settings import CorpusData, DataSettings, ModelSettings, data_kinds, model_kinds
 
 FEWEST_STEPS = 100
 """Runs of fewer optimizer steps have a warning: they end in the first fall of the loss. A demo of 32 steps decided what four

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from accelerate.utils import gather_object
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
@@ -33,66 +33,15 @@ from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import RandomState, random_state, restore_random_state
-from contextwise.objectives import NO_LOSS
 from contextwise.training import checkpoints
-from contextwise.training.batches import StepIndices, micro_batch_size
+from contextwise.training.batches import StepIndices
+from contextwise.training.collation import NOT_FOR_MODELS, collate, collate_step, divided, pairs_in, tokens_read
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
 from contextwise.training.workers import as_of_this_process, check_shared_memory, end_with_parent
-
-NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted", "read")
-"""Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
-padded example without padding; ``counted`` () the number of targets of an example whose targets are not its labels."""
-
-
-def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Stack examples; of sentences, remove the columns that are padding in all of them."""
-    batch = default_collate(items)
-    if "length" in batch:
-        longest = int(batch["length"].max())
-        batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
-    labels = batch["labels"].flatten()
-    if batch["labels"].dim() == 2 and not (is_label := labels.ne(NO_LOSS)).all():
-        batch["labelled"] = is_label.nonzero()[:, 0]  # found here, since on an accelerator it would wait for the device
-    return batch
-
-
-def collate_step(items: list[dict[str, Any]], limit: int) -> list[dict[str, torch.Tensor]]:
-    """Stack the examples of a step as micro-batches of up to ``limit`` examples."""
-    size = micro_batch_size(len(items), limit)
-    return [collate(items[start : start + size]) for start in range(0, len(items), size)]
-
-
-def divided(batch: dict[str, torch.Tensor], context: int) -> dict[str, torch.Tensor]:
-    """Windows of (B, T) tokens as (B * T / context, context); the positions of a document that is cut start again at 0."""
-    parts = batch["input_ids"].shape[1] // context
-    if parts <= 1:
-        return batch
-    result = {name: value.reshape(-1, context) if value.dim() == 2 else value for name, value in batch.items()}
-    result |= {name: batch[name].repeat_interleave(parts) for name in ("window", "corpus") if name in batch}
-    if "position_ids" in batch:
-        positions = result["position_ids"]
-        of_first = positions.eq(0).cumsum(dim=1).eq(0)
-        result["position_ids"] = positions - positions[:, :1] * of_first
-    return result
-
-
-def pairs_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Number of rows with a pair's label in the loss of a batch, ()."""
-    return batch["pair_label"].ne(NO_LOSS).sum() if "pair_label" in batch else batch["labels"].new_zeros(())
-
-
-def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.Tensor:
-    """Number of input tokens of a batch without padding, (); an encoder-decoder's targets are inputs of its decoder."""
-    ids, labels = batch["input_ids"], batch["labels"]
-    for known in ("length", "read"):
-        if known in batch:
-            return batch[known].sum()
-    read = batch["attention_mask"].sum() if "attention_mask" in batch else torch.ones_like(ids).sum()
-    return read + labels.ne(NO_LOSS).sum() if encoder_decoder else read
 
 
 class StepAbandoned(Exception):
@@ -468,9 +417,8 @@ class _StepHooks(TrainerCallback):
         state.compute_steps(args, state.max_steps)  # a checkpoint's state has the intervals of another recipe
         if self.trainer.evaluation_pending:  # the run was stopped during the evaluation of this step
             self.trainer.evaluate()
-            if (
-                self.trainer.control.should_training_stop
-            ):  # a signal has stopped it again, or this evaluation has ended the run
+            # A signal has stopped it again, or this evaluation has ended the run.
+            if self.trainer.control.should_training_stop:
                 raise StepAbandoned
         self.trainer.metrics.start_clock()
 

@@ -1,7 +1,7 @@
 """Examples of the objective ``sentence``: sorted by length within a step, with the encoded contexts of each sentence.
 
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
-contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.trainer.collate`).
+contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.collation.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
 
 Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.

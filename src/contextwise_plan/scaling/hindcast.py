@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise_plan.optimum import NEARLY, size_optima
+from contextwise_plan.optimum import size_optima
 from contextwise_plan.scaling.analysis import CONFIDENCE, Analysis, ensemble_estimate
 from contextwise_plan.scaling.fitting import RESAMPLES
 from contextwise_plan.scaling.observations import (
@@ -27,6 +27,7 @@ from contextwise_plan.scaling.observations import (
 )
 from contextwise_plan.scaling.optimum import best_context, measured_cost
 from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.tracks import NEARLY
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,12 @@ from contextwise.base.runs import comparable, differing_keys
 from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
-from contextwise.training.settings import in_steps
-from contextwise_plan.optimum import Cell, Landscape, cells, tracks
+from contextwise.training.hyperparameters import in_steps
+from contextwise_plan.optimum import Cell, Landscape, cells
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
+from contextwise_plan.tracks import tracks
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
@@ -228,15 +229,15 @@ def budgets_of(observed: Observations) -> list[float]:
     return budgets
 
 
-def common_budgets(observed: Observations, size: int, unit: str = "flops", count: int = 8) -> Array:
-    """Budgets that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
+def common_budgets(observed: Observations, size: int) -> Array:
+    """Eight budgets in FLOPs that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
     mine = observed.size == size
     contexts = np.unique(observed.context[mine])
-    spent = [getattr(observed, unit)[mine & (observed.context == context)] for context in contexts]
+    spent = [observed.flops[mine & (observed.context == context)] for context in contexts]
     low, high = max(values.min() for values in spent), min(values.max() for values in spent)
     if len(contexts) < 3 or low >= high:
         return np.zeros(0)
-    return np.geomspace(low, high, count)
+    return np.geomspace(low, high, 8)
 
 
 def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:

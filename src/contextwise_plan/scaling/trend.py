@@ -31,10 +31,11 @@ from scipy.special import ndtr
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
-from contextwise_plan.optimum import Landscape, budget_words
+from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.observations import Observations
 from contextwise_plan.scaling.optimum import Cost, Optimum
+from contextwise_plan.tracks import budget_words
 
 NEAR = 4.5
 """The parabola goes through contexts within this factor of the one with the lowest loss."""

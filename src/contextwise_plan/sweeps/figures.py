@@ -14,16 +14,9 @@ import plotly.graph_objects as go
 from contextwise.base.estimates import count
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
-from contextwise_plan.optimum import (
-    Cell,
-    Landscape,
-    Optimum,
-    budget_words,
-    contexts_listed,
-    one_seed_note,
-    power_of_ten,
-)
+from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
 from contextwise_plan.sweeps.page_data import CurveLine, SweepData
+from contextwise_plan.tracks import budget_words, power_of_ten
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
 APART = 0.06

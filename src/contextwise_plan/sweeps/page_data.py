@@ -97,7 +97,7 @@ class SweepData:
         self.curves, self.loss_unit = per_byte_where_needed([*curves, *beside])
 
     def _read_folder(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
-        """Points, GPUs of each run and curves of the folder."""
+        """Points, GPUs of each measured run (empty if one had none, or their number is not known) and curves of the folder."""
         path = self.path
         sweep, points = Sweep.open(path), sweep_points(path)
         self.states = sweep.states()
@@ -112,12 +112,13 @@ class SweepData:
         self.name = str(recipe.get("name") or path.resolve().name)
         self.corpus, opened, self.no_corpus = _corpus(sweep, recipe)
         self.meter = measure_lengths(opened) if opened else None
-        gpus = _gpus(sweep, {point.run for point in points if math.isfinite(point.loss)})
+        measured = {point.run for point in points if math.isfinite(point.loss)}
+        gpus = {run: len(sweep.run_folder(run).environment().get("gpus", [])) for run in measured}
         curves = _sweep_curves(sweep, self.states)
         tokenizer = corpus_tokenizer_hash(opened.path) if opened and opened.manifest else None
         for curve in curves:
             curve.tokenizer, curve.bytes_per_token = tokenizer, _bytes_per_token(opened)
-        return points, gpus, curves
+        return points, gpus if all(gpus.values()) else {}, curves
 
     def _read_table(self) -> tuple[list[SweepPoint], dict[str, int], list[CurveLine]]:
         """Points of the table, which knows neither GPUs nor curves."""
@@ -138,12 +139,6 @@ class SweepData:
     def contexts(self) -> list[int]:
         """All training contexts of the grid, ascending."""
         return sorted({context for some in self.planned.values() for context in some})
-
-
-def _gpus(sweep: Sweep, runs: set[str]) -> dict[str, int]:
-    """GPUs of each run that has measurements; empty if one of them had none, or their number is not known."""
-    gpus = {run: len(sweep.run_folder(run).environment().get("gpus", [])) for run in runs}
-    return gpus if all(gpus.values()) else {}
 
 
 def _corpus(sweep: Sweep, recipe: dict[str, Any]) -> tuple[str, Corpus | None, str]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.comparison.comparison import Comparison, Difference, Group
+from contextwise.comparison.result import Comparison, Difference, Group
 from contextwise.comparison.tables import difference_table, model_table, verdict
 
 

@@ -35,6 +35,9 @@ from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
+from contextwise.experiments.trial.documents import ScoredDocuments
+from contextwise.experiments.trial.rates import doubtful_rates
+from contextwise.experiments.trial.search import Search
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.decided import overview_plots
 from contextwise.reports.trial import _path_table, plan_tables, trial_page, trial_tables
@@ -203,13 +206,13 @@ def test_without_another_arm_a_divergence_is_an_error_that_names_it(corpus_folde
 def test_a_last_step_that_is_too_long_is_a_divergence(corpus_folder, tmp_path, monkeypatch, settings):
     """All losses of training are finite, and the loss on the held-out documents is not."""
 
-    def spoilt(trial, folder, documents):
+    def spoilt(scores, folder, documents):
         if "wild" in folder.name:
             raise NotFiniteError("the model's loss is not finite at token 0 of document 0")
-        return scored(trial, folder, documents)
+        return scored(scores, folder, documents)
 
-    scored = Trial._scored
-    monkeypatch.setattr(Trial, "_scored", spoilt)
+    scored = ScoredDocuments.evaluation
+    monkeypatch.setattr(ScoredDocuments, "evaluation", spoilt)
     arms = {"gpt2": None, "slower": SLOWER, "wild": ["training.weight_decay=0.2"]}
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms, equal="tokens", **settings))
     if settings["rates"] != "fixed":
@@ -507,8 +510,8 @@ def test_a_head_start_that_is_lost_is_found_along_the_budgets(corpus_folder, tmp
 def losses_around(best: dict[str, float]) -> Any:
     """Training that gives each arm a loss which is lowest at a factor; one that diverges from 8 on."""
 
-    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
-        for length in lengths:
+    def train_rates(self: Search, share: float, factors: list[float], losses: dict) -> None:
+        for length in self.lengths:
             for factor in factors:
                 loss = 1 + np.log2(factor / best[length.arm]) ** 2
                 losses[length.arm, factor] = float("inf") if factor >= 8 else float(loss)
@@ -517,7 +520,7 @@ def losses_around(best: dict[str, float]) -> Any:
 
 
 def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
+    monkeypatch.setattr(Search, "train", losses_around({"gpt2": 4.0, "slower": 1.0}))
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates="search"))
     trial._search(trial.lengths())
     assert trial.factors == {"gpt2": 4.0, "slower": 1.0}
@@ -528,32 +531,32 @@ def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, t
 
 def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folder, tmp_path, monkeypatch):
     """Losses at 0.5, 1 and 2: gpt2 is best at the edge; slower is best at 1 and level with 2, as best lies between them."""
-    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 2.0, "slower": 2**0.499}))
+    monkeypatch.setattr(Search, "train", losses_around({"gpt2": 2.0, "slower": 2**0.499}))
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"widenings": 0}))
     trial._search(trial.lengths())
-    edge, tie = trial._doubtful_rates()
+    edge, tie = doubtful_rates(trial.chosen_rates, trial.rates, trial.settings.margin)
     assert edge.startswith("The best learning rate of gpt2 is at an edge")
     assert "for slower (0.0020)" in tie and "gpt2" not in tie
 
 
 def test_the_notes_name_an_arm_whose_losses_have_two_minima(corpus_folder, tmp_path, monkeypatch):
-    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
+    def train_rates(self: Search, share: float, factors: list[float], losses: dict) -> None:
         for place, factor in enumerate(factors):
             losses["gpt2", factor] = 4 + 0.1 * abs(place - 1)
             losses["slower", factor] = (4.3, 4.0, 4.2, 4.1, 4.3)[place]
 
-    monkeypatch.setattr(Trial, "_train_rates", train_rates)
+    monkeypatch.setattr(Search, "train", train_rates)
     factors = [0.25, 0.5, 1.0, 2.0, 4.0]
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"factors": factors}))
     trial._search(trial.lengths())
-    assert trial._doubtful_rates() == [
+    assert doubtful_rates(trial.chosen_rates, trial.rates, trial.settings.margin) == [
         "The loss of slower has two minima in the search, at 0.5 (the lowest) and 2 × the recipe's rate: between them it is "
         "higher by more than the margin. More seeds (rates.seeds=3) show whether that is chance."
     ]
 
 
 def test_the_search_is_widened_where_the_budget_leaves_two_seeds(corpus_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trial, "_train_rates", losses_around({"gpt2": 4.0, "slower": 1.0}))
+    monkeypatch.setattr(Search, "train", losses_around({"gpt2": 4.0, "slower": 1.0}))
     given = small_trial(corpus_folder, tmp_path / "t", rates="search", budget="30s")
     trial = Trial(given)
     plan = trial.plan()
@@ -574,12 +577,12 @@ def test_an_arm_that_comes_later_changes_no_factor_of_the_others(corpus_folder, 
     best = {"gpt2": 1.0, "slower": 4.0, "alike": 0.125}
     losses = losses_around(best)
 
-    def train_rates(self, lengths, share, factors, known):
-        for run in (run for each in self._search_runs(lengths, share, factors).values() for run in each.runs):
+    def train_rates(self, share, factors, known):
+        for run in (run for each in self.short_runs(self.lengths, share, factors).values() for run in each.runs):
             RunFolder(run.folder).write_summary(run_summary())
-        losses(self, lengths, share, factors, known)
+        losses(self, share, factors, known)
 
-    monkeypatch.setattr(Trial, "_train_rates", train_rates)
+    monkeypatch.setattr(Search, "train", train_rates)
     factors = []
     for arms in ({"gpt2": None, "slower": SLOWER}, {"gpt2": None, "slower": SLOWER, "alike": []}):
         given = small_trial(corpus_folder, tmp_path / "t", rates="search", comparisons=2, seeds=2, arms=arms)

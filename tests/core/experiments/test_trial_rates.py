@@ -16,6 +16,7 @@ from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import arms as arms_module
 from contextwise.experiments.trial.rates import ChosenRate, Optimum, best_factor, other_minima
+from contextwise.experiments.trial.search import Search
 from contextwise.reports.trial import rate_table
 from small_trials import small_trial
 
@@ -146,9 +147,9 @@ def test_the_lead_is_that_over_the_better_neighbour_and_said_in_margins():
 def losses_around(best: dict[tuple[str, float], float], trained: list[tuple[float, list[float]]]) -> Any:
     """Training that gives each arm, at each share of a run, a loss that is lowest at a factor."""
 
-    def train_rates(self: Trial, lengths: Any, share: float, factors: list[float], losses: dict) -> None:
+    def train_rates(self: Search, share: float, factors: list[float], losses: dict) -> None:
         trained.append((share, list(factors)))
-        for length in lengths:
+        for length in self.lengths:
             for factor in factors:
                 losses[length.arm, factor] = 4 + 0.1 * float(np.log2(factor / best[length.arm, share]) ** 2)
 
@@ -158,7 +159,7 @@ def losses_around(best: dict[tuple[str, float], float], trained: list[tuple[floa
 def test_each_length_is_widened_by_itself_for_all_arms_and_in_both_directions(corpus_folder, tmp_path, monkeypatch):
     trained: list[tuple[float, list[float]]] = []
     best = {("gpt2", 0.0625): 3.0, ("slower", 0.0625): 1.0, ("gpt2", 0.25): 1.3, ("slower", 0.25): 0.4}
-    monkeypatch.setattr(Trial, "_train_rates", losses_around(best, trained))
+    monkeypatch.setattr(Search, "train", losses_around(best, trained))
     trial = Trial(settings(corpus_folder, tmp_path / "t"))
     trial._search(trial.lengths())
     assert trained == [
@@ -175,7 +176,7 @@ def test_each_length_is_widened_by_itself_for_all_arms_and_in_both_directions(co
 
 def test_one_arm_at_the_lower_edge_and_one_at_the_upper_widen_both(corpus_folder, tmp_path, monkeypatch):
     trained: list[tuple[float, list[float]]] = []
-    monkeypatch.setattr(Trial, "_train_rates", losses_around({("gpt2", 1.0): 0.45, ("slower", 1.0): 2.2}, trained))
+    monkeypatch.setattr(Search, "train", losses_around({("gpt2", 1.0): 0.45, ("slower", 1.0): 2.2}, trained))
     trial = Trial(settings(corpus_folder, tmp_path / "t", rates={"shares": [1.0]}))
     trial._search(trial.lengths())
     assert [factors for _, factors in trained] == [[0.5, 1.0, 2.0], [0.25, 0.5, 1.0, 2.0, 4.0]]
@@ -184,7 +185,7 @@ def test_one_arm_at_the_lower_edge_and_one_at_the_upper_widen_both(corpus_folder
 
 def test_whole_runs_take_the_scaled_rate_and_every_output_says_so(corpus_folder, tmp_path, monkeypatch):
     best = {(arm, share): 1.0 for arm in ("gpt2", "slower") for share in (0.0625, 0.25)} | {("gpt2", 0.0625): 1.25}
-    monkeypatch.setattr(Trial, "_train_rates", losses_around(best, []))
+    monkeypatch.setattr(Search, "train", losses_around(best, []))
     trial = Trial(settings(corpus_folder, tmp_path / "t"))
     lengths = trial.lengths()
     trial._search(lengths)

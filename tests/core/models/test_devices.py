@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from contextlm_models import contextlm, draw
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.settings import TrainingSettings
 from every_model import BATCHES, DECODERS, MODELS, batch_of, drawn_batch
 
 CASES = [

@@ -11,9 +11,9 @@ from torch.distributed.tensor import DTensor
 
 from contextlm_models import contextlm, draw
 from contextwise.training import checkpoints
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.settings import TrainingSettings
 from processes import free_port
 from small import recipe_values
 from trained import half_done, same, timeless, trained

@@ -16,10 +16,10 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.training import Recipe
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import BatchedMuon, JoinedOptimizer, create_optimizer, learning_rate_share
 from contextwise.training.recipe import load_recipe
-from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training
 from small import as_on_an_accelerator, recipe_values

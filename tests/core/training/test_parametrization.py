@@ -13,11 +13,11 @@ from contextwise.models.contextlm import ContextLMConfig
 from contextwise.models.sizes import SIZES
 from contextwise.models.spec import meta_model
 from contextwise.training import Recipe
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.kinds import SizedModel
 from contextwise.training.model import parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import BRANCH_ENDS, Scale, mup_scales, scale_initial_values
-from contextwise.training.settings import TrainingSettings
 from contextwise_papers.objectives.multitoken import MultiTokenConfig
 from small import recipe_values
 from trained import half_done, same, trained

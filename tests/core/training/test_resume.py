@@ -13,8 +13,8 @@ from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import Recipe, checkpoints, train
+from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.settings import TrainingSettings
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training

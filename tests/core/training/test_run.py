@@ -21,7 +21,7 @@ from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
-from contextwise.training import Recipe, checkpoints, train, trainer, workers
+from contextwise.training import Recipe, checkpoints, collation, train, workers
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
@@ -185,8 +185,8 @@ def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
 )
 def test_a_process_that_loads_examples_ends_or_fails(corpus_folder, tmp_path, monkeypatch, act, raised, message):
     """Their errors held a traceback, and a full /dev/shm was said to be a full disk."""
-    collate, parent = trainer.collate, os.getpid()
-    monkeypatch.setattr(trainer, "collate", lambda items: (os.getpid() == parent or act(), collate(items))[1])
+    collate, parent = collation.collate, os.getpid()
+    monkeypatch.setattr(collation, "collate", lambda items: (os.getpid() == parent or act(), collate(items))[1])
     with pytest.raises(raised, match=message) if raised else contextlib.nullcontext():
         trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2, workers=1))
 

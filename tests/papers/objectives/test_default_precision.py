@@ -13,9 +13,9 @@ from contextwise.base.config import validate
 from contextwise.models.attention import fast_attention
 from contextwise.models.spec import build_model
 from contextwise.training import Recipe, train
+from contextwise.training.collation import NOT_FOR_MODELS, collate
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel
-from contextwise.training.trainer import NOT_FOR_MODELS, collate
 
 FAMILIES = ("gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm")
 LOSSES = CASES | {family: (family, "causal") for family in FAMILIES} | {"contrastive": ("bert", "contrastive")}

@@ -7,11 +7,12 @@ import pytest
 from benchmarks.harness import RESULTS
 
 from contextwise.base.errors import DataError
-from contextwise_plan.optimum import NEARLY, Landscape, cells, tracks
+from contextwise_plan.optimum import Landscape, cells
 from contextwise_plan.scaling.analysis import Analysis
 from contextwise_plan.scaling.hindcast import Hindcast
 from contextwise_plan.scaling.observations import budgets_of, common_budgets, measured, observations, read_table
 from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.tracks import NEARLY, tracks
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
 
 

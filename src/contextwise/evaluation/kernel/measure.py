@@ -16,7 +16,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import output_folder
 from contextwise.base.hashes import content_digest, content_key
-from contextwise.base.machine import Environment
+from contextwise.base.machine import Environment, describe_environment
 from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import Count, Number, json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
@@ -279,7 +279,6 @@ def _check_unchanged(settings: Measure, subject: Subject, work: Work, identity: 
 
 def _about(subject: Subject, corpus: "Corpus | None", metadata: str | None) -> dict[str, Any]:
     """The part of ``summary.json`` about model, data, the metadata's hash if it was read, intervals and machine."""
-    from contextwise.base.machine import describe_environment
     from contextwise.models.tokenizers import corpus_tokenizer_hash
 
     about = subject.describe()

@@ -17,7 +17,7 @@ from contextwise.base.config import plain_number
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
-from contextwise.base.machine import torch_device
+from contextwise.base.machine import keep_freed_memory, torch_device
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -162,7 +162,6 @@ class Subject:
     @cached_property
     def model(self) -> "PreTrainedModel":
         """The model in evaluation mode: a causal language model or an encoder-decoder; CheckpointError for an encoder."""
-        from contextwise.base.machine import keep_freed_memory
         from contextwise.models.loading import load_generating_model
 
         if self.device.type == "cpu":
@@ -390,17 +389,14 @@ def _digest_of_loaded(subject: Subject) -> str:
     tokenizer = subject.__dict__.get("tokenizer")
     backend = getattr(tokenizer, "backend_tokenizer", None)
     digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
-    for name, module in model.named_modules():  # attributes that a caller may have set, such as an attention's scaling
-        set_here = {key: value for key, value in vars(module).items() if _is_set(key, value)}
+    for name, module in model.named_modules():
+        # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
+        numbers = ((key, value) for key, value in vars(module).items() if type(value) in (int, float))
+        set_here = {key: value for key, value in numbers if not key.startswith("_") and "cached" not in key}
         digest.update(f"{name} {sorted(set_here.items())}".encode())
     if any(map(_has_code_of_caller, model.modules())):
         digest.update(uuid.uuid4().bytes)  # what the code does is unknown: no result of this model is found again
     return digest.hexdigest()
-
-
-def _is_set(key: str, value: Any) -> bool:
-    """Whether an attribute of a module is a number that its outputs may depend on, and no count of what it has seen."""
-    return type(value) in (int, float) and not key.startswith("_") and "cached" not in key
 
 
 def _has_code_of_caller(module: Any) -> bool:

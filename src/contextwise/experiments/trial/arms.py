@@ -297,6 +297,12 @@ class Arms:
         runs = self._run_set(seed, named)
         return self._with_trunks(runs, lengths) if any(length.shared_tokens for length in lengths) else runs
 
+    def train(self, runs: RunSet) -> None:
+        """Train the runs that have not finished, and may diverge; raises what :meth:`RunSet.train_missing` raises."""
+        runs.refuse_changed()
+        if not all(RunFolder(path).finished for path in runs.paths):
+            runs.train_missing(self.settings.executor.processes, may_diverge=True)
+
     def run_name(self, length: Length) -> str:
         """The name of an arm's run in its run set."""
         return f"{length.arm}-{length.budget}" if len(self.budgets) > 1 else length.arm

@@ -69,6 +69,7 @@ class ScoredDocuments:
 
     def __init__(self, settings: TrialSettings, trained: Corpus, held_out: Corpus, fingerprints: list[str]) -> None:
         self.trained, self.held_out, self._fingerprints = trained, held_out, fingerprints
+        self._settings = settings
         self.count = min(len(held_out), settings.limit or len(held_out))
         self._folder = Question(settings.folder, "trial")
         self.leaves_out = settings.near_copies == "leave_out"
@@ -90,6 +91,13 @@ class ScoredDocuments:
         raise DataError(
             f"the corpus {corpus} {held}{copies}{search}, but a decision needs {FEWEST_DOCUMENTS} or more; {fix}"
         )
+
+    def evaluation(self, folder: Path, documents: int) -> Any:
+        """The evaluation of a run on the first held-out documents."""
+        from contextwise.evaluation.kernel import measure
+
+        limit = None if documents == len(self.held_out) else documents
+        return measure(folder, self._settings.measure(limit), self.held_out)
 
     @cached_property
     def near_copies(self) -> dict[int, float]:

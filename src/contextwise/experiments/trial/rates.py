@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from contextwise.base.estimates import listed
+
 MOST_DOUBLINGS = 1.0
 """Whole runs take at least half and at most twice the rate at the lowest point of the longer runs."""
 STEADY = 1.1
@@ -209,6 +211,36 @@ def other_minima(losses: Losses, margin: float) -> list[float]:
         if lower := [factor for factor, most in zip(side, highest, strict=True) if losses[factor] < most - margin]:
             minima.append(min(lower, key=losses.__getitem__))
     return minima
+
+
+def doubtful_rates(chosen: Sequence[ChosenRate], tried: Sequence[RateRow], margin: float) -> list[str]:
+    """Notes: which arms' best rates are at an edge of the search, and which lead another rate by less than the margin."""
+    edges = [each.arm for each in chosen if each.at_edge]
+    leads = {each.arm: each.lead for each in chosen}
+    ties = [f"{arm} ({lead:.4f})" for arm, lead in leads.items() if lead is not None and lead < margin]
+    notes = []
+    for each in chosen:
+        rows = [row for row in tried if (row.arm, row.steps) == (each.arm, each.optima[-1].steps)]
+        losses = {row.factor: math.inf if row.loss is None else row.loss for row in rows}
+        if minima := other_minima(losses, margin):
+            lowest, others = f"{each.optima[-1].factor:.3g}", listed([f"{factor:.3g}" for factor in minima])
+            notes.append(
+                f"The loss of {each.arm} has two minima in the search, at {lowest} (the lowest) and {others} "
+                "× the recipe's rate: between them it is higher by more than the margin. More seeds (rates.seeds=3) show "
+                "whether that is chance."
+            )
+    if edges:
+        notes.append(
+            f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist. Give other "
+            "factors (rates.factors)."
+        )
+    if ties:
+        notes.append(
+            "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
+            f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
+            "rates.shares=[1] (full-length runs) or rates.seeds=3 to find out."
+        )
+    return notes
 
 
 def _doublings(optima: Sequence[Optimum]) -> float | None:

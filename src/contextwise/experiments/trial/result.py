@@ -1,13 +1,19 @@
 """Results of a trial: the looks of each comparison, the decision in a sentence, and the seeds that a decision would need."""
 
+import contextlib
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
+from contextwise.base.errors import ContextwiseError
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, count, listed
+from contextwise.base.files import read_json
+from contextwise.base.intervals import within_groups
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import Comparison, in_short
+from contextwise.comparison.decided import RESULT, Comparison, in_short
 from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
@@ -205,3 +211,47 @@ class TrialPlan:
         deviation = upper_deviation(*self.deviation)
         least = least_difference(deviation, self.affordable_seeds, self.confidence, self._half)
         return least if math.isfinite(least) else None
+
+
+def known_spread(
+    path: Path, parameters: dict[str, int], budgets: Sequence[int]
+) -> tuple[tuple[float, int] | None, float, str]:
+    """The spread of paired differences by seed and over documents, and its source, for the plan of the trial at ``path``.
+
+    The source is this trial, else the trials beside it that are most like it: with the same arms, then with models of the
+    same sizes, then with the same budgets.
+
+    Args:
+        parameters: of each arm.
+    """
+    like: dict[tuple[bool, ...], list[tuple[str, list[list[float]], list[float]]]] = {}
+    for file in sorted(path.parent.glob(f"*/{RESULT}")):
+        with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
+            result = read_json(file, "a trial's result", TrialResult)
+            losses, base, groups = result["losses"], result["reference"], []
+            halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
+            for arm, by_budget in losses.items():
+                for at, values in by_budget.items():
+                    pairs = zip(values, losses[base][at], strict=False)
+                    groups += [[a - b for a, b in pairs]] if arm != base else []
+            same = losses.keys() == parameters.keys(), result["parameters"] == parameters
+            same_budgets = {int(at) for at in losses[base]} == set(budgets)
+            own = file.parent.resolve() == path.resolve()
+            like.setdefault((own, *same, same_budgets), []).append((file.parent.name, groups, halves))
+    for likeness in sorted(like, reverse=True):
+        own, same_arms, same_sizes, same_budgets = likeness
+        names, groups, halves = ([*each] for each in zip(*like[likeness], strict=True))
+        spread = within_groups([differences for each in groups for differences in each])
+        if spread is None or spread.variance <= 0:
+            continue
+        more = [f"{len(names) - 3} more"] if len(names) > 4 else []
+        differ = {
+            "other arms": not same_arms,
+            "models of other sizes": not same_sizes,
+            "other tokens": not same_budgets,
+        }
+        unlike = next((f", with {what}" for what, differs in differ.items() if differs), "")
+        beside = f"{listed([*names[:3], *more] if more else names)} beside this trial{unlike}"
+        half = statistics.median(half for each in halves for half in each)
+        return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
+    return None, 0.0, ""

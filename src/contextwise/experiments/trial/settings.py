@@ -276,6 +276,17 @@ class TrialSettings(Settings):
         """The number of comparisons that share the error."""
         return self.comparisons or len(self.arms) - 1
 
+    def measure(self, limit: int | None = None) -> Any:
+        """How the runs are scored, on the first documents."""
+        from contextwise.comparison.compared_runs import measures_of_loss
+        from contextwise.evaluation.kernel import measures
+        from contextwise.evaluation.measures.loss import Loss
+
+        values = {"measure": Loss.name, "limit": limit, **self.score}
+        if (name := values.pop("measure")) not in (known := measures_of_loss()):
+            raise ConfigError(f"score.measure is {name!r}, but must be one of {', '.join(known)}")
+        return validate(measures()[name], values, "the trial's score")
+
     def question(self) -> dict[str, Any]:
         """The settings that a later call may not change, as plain values; the corpus counts by its content, not its path."""
         values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})

@@ -1,0 +1,204 @@
+"""The section ``training`` of a recipe: hyperparameters, measurements, and how a run executes."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from contextwise.base.config import Settings
+from contextwise.base.errors import ConfigError, Problem
+from contextwise.training.settings import Layers, Width
+
+
+class TrainingSettings(Settings):
+    """A run's length (steps, tokens or epochs), optimizer, schedule, measurements and checkpoints."""
+
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; alternatively set tokens or epochs")
+    tokens: int | None = Field(default=None, ge=1, description="training tokens; rounded up to whole steps")
+    epochs: int | None = Field(default=None, ge=1, description="passes over data.synthetic.samples")
+    tokens_per_step: int | None = Field(default=None, ge=1, description="over all processes; by default 8192")
+    examples_per_step: int | None = Field(
+        default=None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
+    )
+    rampup_batch_size: int | None = Field(
+        default=None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
+    )
+    rampup_tokens: int | float = Field(
+        default=0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
+    )
+    micro_batch_tokens: int | None = Field(default=None, ge=1, description="maximum in a forward pass of a process")
+    learning_rate: float | None = Field(default=None, gt=0, description="by default that of the size")
+    minimum_learning_rate: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="at the end of the schedule, as a share of the maximum; by default 0.1 for cosine, 0 for linear and wsd, "
+        "and 1e-4 of the first rate for one_cycle",
+    )
+    schedule: Literal["linear", "wsd", "cosine", "constant", "one_cycle"] = Field(
+        default="cosine",
+        description="wsd: warm-up, then constant, then linear decay over the last decay_steps; one_cycle: that of "
+        "torch.optim.lr_scheduler.OneCycleLR, whose warm-up is a cosine too, by default of 0.3 of the run",
+    )
+    initial_learning_rate: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="of the schedule one_cycle: the first rate, as a share of the maximum; by default 0.04",
+    )
+    warmup_steps: int | float = Field(default=0, ge=0, description="optimizer steps; below 1, a share of the run")
+    decay_steps: int | float = Field(
+        default=0.2, gt=0, description="of the schedule wsd: optimizer steps; below 1, a share of the run"
+    )
+    branches: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=list,
+        description="lengths of runs with this trunk, in tokens (in steps if steps is given): a checkpoint is kept where "
+        "each of them begins to decay",
+    )
+    trunk: str | None = Field(
+        default=None,
+        description="of the schedule wsd: start the decay from this run's checkpoint, and train nothing before it",
+    )
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: Muon for the matrices of the blocks, AdamW for the rest"
+    )
+    muon_learning_rate: float = Field(default=0.02, gt=0)
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    muon_weight_decay: float = Field(default=0.01, ge=0)
+    muon_adjustment: Literal["original", "match_rms_adamw"] = Field(
+        default="original", description="how Muon's rate depends on a matrix's shape, as torch.optim.Muon names it"
+    )
+    weight_decay: float = Field(default=0.1, ge=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    clip: float = Field(default=1.0, ge=0, description="maximum gradient norm; 0 disables clipping")
+    parametrization: Literal["standard", "mup"] = Field(
+        default="standard",
+        description="mup: initial values and rates under which the rates of the base width suit every width",
+    )
+    mup_base_width: Width = Field(default=128, description="the width at which the rates are given")
+    mup_base_layers: Layers | None = Field(
+        default=None, description="the depth at which they are given (CompleteP); by default depth changes nothing"
+    )
+    independent_weight_decay: bool = Field(
+        default=True, description="with mup: a lower rate of a matrix does not lower its decay"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="auto: a GPU if there is one, else the CPU"
+    )
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
+    )
+    compile: bool = Field(
+        default=False, description="torch.compile: on one GPU the whole step (a minute), otherwise the model's blocks"
+    )
+    gradient_checkpointing: bool = False
+    fsdp: bool = Field(default=False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    paired_initialization: bool = Field(
+        default=False,
+        description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",
+    )
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=128,
+        description="processes that load windows in advance; by default 2 for a GPU, else none",
+    )
+    log_every: int = Field(default=10, ge=1)
+    evaluate_every: int = Field(default=0, ge=0, description="steps between validations; 0: only at the end")
+    evaluation_tokens: int = Field(default=65_536, ge=0, description="tokens per validation; 0: no validation")
+    curve_every: int = Field(default=0, ge=0, description="steps between context curves, and one at the end; 0: none")
+    curve_tokens: int = Field(default=65_536, ge=1, description="approximate number of held-out tokens per curve")
+    curve_longest: int | None = Field(
+        default=None,
+        ge=1,
+        description="the longest context at which curves of several runs are compared; by default data.context",
+    )
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="validations without a lower loss after which training stops; exports the weights of the lowest loss",
+    )
+    save_every: int = Field(default=100, ge=1, description="steps between checkpoints")
+    keep_checkpoints: int = Field(default=2, ge=1)
+    trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
+
+    @field_validator("examples_per_step")
+    @classmethod
+    def _one_batch(cls, examples: int | None, info: ValidationInfo) -> int | None:
+        if examples is not None and info.data.get("tokens_per_step") is not None:
+            raise ConfigError("given together with tokens_per_step; remove one of the two")
+        return examples
+
+    @field_validator("patience")
+    @classmethod
+    def _validates(cls, patience: int | None, info: ValidationInfo) -> int | None:
+        if patience is not None and info.data.get("evaluation_tokens") == 0:
+            raise ConfigError(Problem("but there is no validation", value=patience, fix="set evaluation_tokens"))
+        if patience is not None and info.data.get("evaluate_every") == 0:
+            why = "but the only validation is the one at the end"
+            raise ConfigError(Problem(why, value=patience, fix="set evaluate_every"))
+        return patience
+
+    @model_validator(mode="after")
+    def _one_cycle(self) -> "TrainingSettings":
+        if self.schedule != "one_cycle":
+            if self.initial_learning_rate is not None:
+                why, fix = f"but the schedule is {self.schedule}", "set schedule: one_cycle, or remove it"
+                raise ConfigError(Problem(why, "initial_learning_rate", self.initial_learning_rate, fix))
+        elif "warmup_steps" not in self.model_fields_set:
+            self.__dict__["warmup_steps"] = 0.3  # the default of torch's OneCycleLR
+        return self
+
+    @model_validator(mode="after")
+    def _branching(self) -> "TrainingSettings":
+        problems = []
+        if self.trunk is not None and self.schedule != "wsd":
+            why, fix = f"but the schedule is {self.schedule}", "set schedule: wsd"
+            problems.append(Problem(why, "trunk", self.trunk, fix))
+        if self.trunk is not None and self.patience is not None:
+            problems.append(Problem("does not apply to a run with a trunk", "patience", fix="remove it"))
+        if self.branches and self.schedule not in ("wsd", "constant"):
+            fix = "set schedule to constant or wsd"
+            problems.append(Problem(f"but the schedule is {self.schedule}", "branches", self.branches, fix))
+        if problems:
+            raise ConfigError(*problems)
+        return self
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainingSettings":
+        if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
+            raise ConfigError("set exactly one of steps, tokens and epochs, and the others to null")
+        return self
+
+    @property
+    def final_learning_rate(self) -> float:
+        """The learning rate at the end of the schedule, as a share of the maximum."""
+        if self.minimum_learning_rate is not None:
+            return self.minimum_learning_rate
+        if self.schedule == "one_cycle":
+            return self.first_learning_rate / 1e4
+        return 0.1 if self.schedule == "cosine" else 0.0
+
+    @property
+    def first_learning_rate(self) -> float:
+        """The first learning rate of the schedule one_cycle, as a share of the maximum; by default that of torch, 1 / 25."""
+        return 0.04 if self.initial_learning_rate is None else self.initial_learning_rate
+
+    def rampup(self, steps: int, tokens_per_step: int) -> int:
+        """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""
+        tokens = self.rampup_tokens
+        return math.ceil(tokens * steps if tokens < 1 else tokens / tokens_per_step)
+
+    def warmup(self, steps: int) -> int:
+        """Steps of the warm-up in a run of ``steps`` steps."""
+        return in_steps(self.warmup_steps, steps)
+
+    def decay(self, steps: int) -> int:
+        """Steps of the decay of the schedule wsd in a run of ``steps`` steps."""
+        return in_steps(self.decay_steps, steps)
+
+
+def in_steps(value: float, steps: int) -> int:
+    """A number of steps that may be given as a share (below 1) of ``steps``; shares are rounded up, as transformers does."""
+    return math.ceil(value * steps) if value < 1 else int(value)
