@@ -16,7 +16,8 @@ from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
-from contextwise.comparison.comparison import Comparison, compare
+from contextwise.comparison.comparison import compare
+from contextwise.comparison.result import Comparison
 from contextwise.comparison.tables import difference_table, model_table
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Measure, measure

@@ -3,10 +3,8 @@
 import io
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-import plotly.graph_objects as go
 from rich.console import Group
 from rich.padding import Padding
 
@@ -16,9 +14,6 @@ from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.progress import Terminal
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
-from contextwise.comparison.tables import comparison_tables
-from contextwise.evaluation.kernel import measures
-from contextwise.reports.decided import comparison_table, decision_page
 from contextwise.reports.drawing import colours, drawn
 from contextwise.reports.page import (
     Page,
@@ -34,7 +29,10 @@ from contextwise.reports.page import (
     scatter,
     shown,
 )
-from contextwise.reports.runs import curve_plot, report_page
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
 
 
 def page_of(result: Any) -> Page:
@@ -48,6 +46,18 @@ def _own(views: Mapping[str, Callable[[Any], Any]], result: Any) -> Callable[[An
     if name is None:
         raise ConfigError(f"a {type(result).__name__} has no page")
     return views[name]
+
+
+def _page_of_run(run: RunFolder) -> Page:
+    from contextwise.reports.runs import report_page
+
+    return report_page([run])
+
+
+def _page_of_comparison(comparison: Any) -> Page:
+    from contextwise.reports.runs import report_page
+
+    return report_page([], comparison)
 
 
 def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
@@ -76,6 +86,7 @@ def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
 
 def _page_of_curves(comparison: Any) -> Page:
     from contextwise.comparison.curves import curves_table, differences_table
+    from contextwise.reports.runs import curve_plot
 
     names = [curve.shown for curve in comparison.curves]
     named = [f"{name} ({i + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
@@ -99,6 +110,12 @@ def _page_of_trial(result: Any) -> Page:
     return trial_page(result, recipe, trial_command(result.path))
 
 
+def _page_of_decision(decision: Any) -> Page:
+    from contextwise.reports.decided import decision_page
+
+    return decision_page(decision, f"contextwise.decide(…, {decision.reference!r})")
+
+
 def _page_of_evaluation(result: Any) -> Page:
     documents = result.documents
     tokens, nats = (documents[name].to_numpy() for name in ("tokens", "nats"))
@@ -116,12 +133,16 @@ def _page_of_evaluation(result: Any) -> Page:
 
 
 def _page_of_curve(result: Any) -> Page:
+    from contextwise.reports.runs import curve_plot
+
     plot = curve_plot("curve", {"": (result, 0)}, "Loss at each number of visible tokens")
     return _measured(result, Section("The curve", [plot]))
 
 
 def _measured(result: Any, *figures: Section) -> Page:
     """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
+    from contextwise.evaluation.kernel import measures
+
     sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     subtitle = f"{result.summary['model']} · {label}".rstrip(" ·")
@@ -173,6 +194,12 @@ def _text_of_measurement(result: Any) -> list[Any]:
     return [result.answer if measure is None else measure.table(result.summary)]
 
 
+def _text_of_comparison(comparison: Any) -> list[Any]:
+    from contextwise.comparison.tables import comparison_tables
+
+    return [comparison_tables(comparison)]
+
+
 def _text_of_curves(comparison: Any) -> list[Any]:
     from contextwise.comparison.curves import curves_table, differences_table
 
@@ -186,11 +213,13 @@ def _text_of_trial(result: Any) -> list[Any]:
 
 
 def _text_of_decision(decision: Any) -> list[Any]:
+    from contextwise.reports.decided import comparison_table
+
     return [*decision.sentences, "", comparison_table(decision), *(f"Note: {note}" for note in decision.notes)]
 
 
 TEXTS: dict[str, Callable[[Any], list[Any]]] = {
-    "Comparison": lambda comparison: [comparison_tables(comparison)],
+    "Comparison": _text_of_comparison,
     "CurveComparison": _text_of_curves,
     "TrialResult": _text_of_trial,
     "Decision": _text_of_decision,
@@ -221,7 +250,7 @@ def _has_table(section: Section) -> bool:
     return any(isinstance(part, Table) for part in section.parts)
 
 
-def figure_of(result: Any) -> go.Figure:
+def figure_of(result: Any) -> "go.Figure":
     """The main figure of the page of a result, in the colours that pages have on a light ground.
 
     Raises:
@@ -230,6 +259,8 @@ def figure_of(result: Any) -> go.Figure:
     plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
+    import plotly.graph_objects as go
+
     values, known = plots[0].figure, colours()
     made = go.Figure(values["data"], values["layout"])
     for trace in made.data:
@@ -239,8 +270,10 @@ def figure_of(result: Any) -> go.Figure:
     return made.update_layout(template="plotly_white")
 
 
-def frame_of(result: Any) -> pd.DataFrame:
+def frame_of(result: Any) -> "pd.DataFrame":
     """The numbers of a result, one a column: by default those of the first table of its page."""
+    import pandas as pd
+
     names = {kind.__name__ for kind in type(result).__mro__}
     if "Evaluation" in names:
         return result.documents.to_pandas()
@@ -326,11 +359,11 @@ ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
 }
 """Name of a class -> the rows of its data frame."""
 PAGES: dict[str, Callable[[Any], Page]] = {
-    "RunFolder": lambda run: report_page([run]),
-    "Comparison": lambda comparison: report_page([], comparison),
+    "RunFolder": _page_of_run,
+    "Comparison": _page_of_comparison,
     "CurveComparison": _page_of_curves,
     "TrialResult": _page_of_trial,
-    "Decision": lambda decision: decision_page(decision, f"contextwise.decide(…, {decision.reference!r})"),
+    "Decision": _page_of_decision,
     "Evaluation": _page_of_evaluation,
     "CurveResult": _page_of_curve,
     "Result": _measured,

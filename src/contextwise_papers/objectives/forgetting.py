@@ -18,7 +18,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Cell, Column, Table, terminal
 from contextwise.comparison.budgets import number_of_seeds
 from contextwise.comparison.compared_runs import evaluate_all
-from contextwise.comparison.comparison import Comparison, Group, compare
+from contextwise.comparison.comparison import compare
+from contextwise.comparison.result import Comparison, Group
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import is_result
 
