@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.data import Corpus, prepare_corpus
@@ -154,6 +154,23 @@ def test_bfloat16_features_are_summed_in_64_bits(model_folder, corpus, tmp_path)
     assert features.dtype == torch.bfloat16 and found.summary["dtype"] == "bfloat16"
     expected = np.linalg.eigvalsh(np.cov(features.double().numpy().T))[::-1]
     np.testing.assert_allclose(found.spectra()[8], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_eigenvalues_that_rounding_makes_count_as_zero(corpus, tmp_path, dtype):
+    """Behind a layer norm features have one direction less than channels, in each number format."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=corpus.vocab_size, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.3
+    )
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    corpus.tokenizer().save_pretrained(tmp_path / "gpt2")
+    found = measure_entropy(tmp_path / "gpt2", corpus, [8], out=tmp_path / "e", dtype=dtype, **SETTINGS)
+    assert np.count_nonzero(found.spectra()[8]) == 15
+    noted = [
+        note for note in found.summary["notes"] if "rounding hides the smallest eigenvalues, up to 1 of 16" in note
+    ]
+    assert len(noted) == (dtype != "float32")
 
 
 @pytest.mark.long

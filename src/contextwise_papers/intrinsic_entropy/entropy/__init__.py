@@ -125,6 +125,7 @@ class Entropy(Measure):
         from contextwise.evaluation.scoring.truncated import choose_targets
         from contextwise_papers.intrinsic_entropy.entropy.running import (
             entropy_files,
+            hidden_by_rounding,
             mean_nats,
             measure_contexts,
             notes,
@@ -145,7 +146,7 @@ class Entropy(Measure):
             "kept": kept,
             "losses": {context: mean_nats(nats[context], targets) for context in nats},
             "differences": {c: mean_nats(nats[c] - nats[longest], targets) for c in shorter},
-            "notes": notes(count, self.samples, width),
+            "notes": [*notes(count, self.samples, width), *hidden_by_rounding(states)],
         }
         return Outcome(summary, entropy_files(targets, states))
 

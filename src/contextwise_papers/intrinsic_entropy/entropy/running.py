@@ -5,6 +5,7 @@ Legend of shapes: N targets, K kept features, D channels.
 
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, tr
 from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
 
 LEAST_PER_CHANNEL = 0.25
+ULPS = 2.0
+"""By how many units in the last place a feature may be wrong behind all layers of a model, in the mean."""
 
 
 class ContextState:
@@ -64,13 +67,20 @@ class ContextState:
         self.done = batch.stop
 
     def finish(self, centred: bool) -> bool:
-        """Turn the sums into eigenvalues, and drop the sums; returns whether the features vary."""
+        """Turn the sums into eigenvalues, and drop the sums; returns whether the features vary.
+
+        Eigenvalues that are no larger than what rounding adds to each direction become zero: the squared error of a channel,
+        :data:`ULPS` times the distance of numbers of the features' format.
+        """
         assert self.running is not None
         self.eigenvalues = self.running.eigenvalues(centred).numpy()
         spread = self.eigenvalues if centred else self.running.eigenvalues(True)
         mean_square = float(self.running.mean().square().sum()) + float(spread.sum())
+        rounding = (ULPS * torch.finfo(self.kept.dtype).eps) ** 2 * mean_square / len(self.eigenvalues)
         self.running = None
-        return bool(spread[0] > 1e-12 * mean_square)
+        varies = bool(spread[0] > 1e-12 * mean_square)
+        self.eigenvalues[self.eigenvalues <= rounding] = 0
+        return varies
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The finished part, from which :meth:`load` continues."""
@@ -165,6 +175,19 @@ def mean_nats(nats: np.ndarray, targets: Targets) -> EstimateJson:
     _, document = np.unique(targets.document, return_inverse=True)
     sums, counts = np.bincount(document, weights=nats), np.bincount(document)
     return ratios(sums, {"loss": counts})["loss"].to_dict()
+
+
+def hidden_by_rounding(states: Mapping[int, ContextState]) -> list[str]:
+    """A note where features in a format of 16 bits hide eigenvalues."""
+    kept = next(iter(states.values())).kept
+    width, number_format = kept.shape[1], str(kept.dtype).removeprefix("torch.")
+    hidden = width - min(np.count_nonzero(np.asarray(state.eigenvalues)) for state in states.values())
+    if not hidden or kept.element_size() > 2:
+        return []
+    return [
+        f"In {number_format} rounding hides the smallest eigenvalues, up to {hidden:,} of {width:,}, which count as zero; "
+        "--dtype float32 shows them."
+    ]
 
 
 def notes(samples: int, requested: int, width: int) -> list[str]:
