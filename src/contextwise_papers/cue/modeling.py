@@ -13,7 +13,7 @@ Shapes: B sentences, T positions, K contexts of a set, C channels of the frozen 
 of the decoder, P channels of a proxy's code, V tokens of the vocabulary.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -140,6 +140,12 @@ class CueForCausalLM(CausalLanguageModel):
     def _supports_default_dynamic_cache(cls) -> bool:
         """False: sentences are short, so ``generate()`` processes the whole sentence again for each token."""
         return False
+
+    def _assisted_decoding(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ConfigError(
+            "a cue model keeps no cache, which assisted decoding needs; leave out assistant_model, prompt_lookup_num_tokens "
+            "and assistant_early_exit"
+        )
 
     def prepare_inputs_for_generation(
         self,

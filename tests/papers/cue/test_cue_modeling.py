@@ -276,6 +276,9 @@ def test_bad_inputs():
         model(torch.ones(1, 25, dtype=torch.long))
     with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds given"):
         model()
+    for assisted in ({"prompt_lookup_num_tokens": 2}, {"assistant_model": model}):
+        with pytest.raises(ConfigError, match="a cue model keeps no cache, which assisted decoding needs; leave out"):
+            model.generate(tokens[:1], max_new_tokens=4, **assisted)
     with pytest.raises(
         ConfigError, match="this model has no part 'proxy'; it has sentence_encoder, context_encoder, decoder"
     ):

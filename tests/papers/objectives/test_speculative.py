@@ -292,6 +292,20 @@ def test_unsupported_options_are_rejected(options, words):
         model.generate(batch([5])[0], speculative=True, max_new_tokens=4, **{"pad_token_id": 0, **options})
 
 
+@pytest.mark.parametrize("head", ["layer", "linear"])
+def test_an_early_exit_drafts_or_is_refused(head):
+    model, options = untrained("llama", head), {"max_new_tokens": 8} | GREEDY
+    prompt = batch([5])[0]
+    expected, layers = model.generate(prompt, **options).tolist(), model.config.num_hidden_layers
+    if head == "layer":
+        with pytest.raises(ConfigError, match="head='layer' cannot run fewer blocks; leave out assistant_early_exit"):
+            model.generate(prompt, assistant_early_exit=1, **options)
+    else:
+        assert model.generate(prompt, assistant_early_exit=1, **options).tolist() == expected
+    assert model.config.num_hidden_layers == layers
+    assert model.generate(prompt, **options).tolist() == expected
+
+
 def test_unsupported_prompts_are_rejected():
     model = untrained("llama", "layer")
     tokens, _ = batch([5])

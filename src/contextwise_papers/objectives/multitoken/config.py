@@ -56,6 +56,14 @@ class MultiTokenConfig(ComposedConfig):
         """Number of blocks with keys and values: those of the trunk, and one for each ``layer`` head."""
         return self.backbone_config.num_hidden_layers + (self.future_tokens if self.head == "layer" else 0)
 
+    @num_hidden_layers.setter
+    def num_hidden_layers(self, value: int) -> None:
+        if self.head == "layer":  # its heads continue from the trunk's last block alone
+            raise ConfigError(
+                "a multi-token model with head='layer' cannot run fewer blocks; leave out assistant_early_exit"
+            )
+        self.backbone_config.num_hidden_layers = value
+
     @property
     def trunk_cache_layers(self) -> int:
         """Number of key-value cache layers of the trunk; those of ``layer`` heads follow them."""
