@@ -200,9 +200,14 @@ class Sweep(RunSet):
             different = differing_keys(self.folder.settings(SweepRecipe).resolved(), self.settings.resolved())
             named = sorted(n for n in different if not n.startswith("executor") and n != "name")
             what = ", ".join(named[:6]) or "defaults of its runs' recipe"
+            before, longest = self.folder.settings(SweepRecipe).longest, self.settings.longest
+            curves = f". The curves of all runs reach as far as the longest context, {before} tokens before and {longest} now: "
+            curves += "longer ones can be added where base.training.curve_longest allowed for them from the beginning"
             raise ConfigError(
                 f"{self.path} holds another sweep (it differs in {what}; {len(lost)} of its runs are not in this one): choose "
                 "another folder with --out; a grid may gain runs, but those that are there must stay as they are"
+                + curves
+                * (before != longest)
             )
 
 
