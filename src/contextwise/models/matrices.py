@@ -7,7 +7,7 @@ from transformers.pytorch_utils import Conv1D
 
 
 def matrices_of(module: nn.Module, embeddings: bool = False) -> Iterator[Tensor]:
-    """The weights of linear layers, of recurrent layers and of torch's attention, and stacks of matrices, (E, M, N).
+    """The weights of linear layers, routers, recurrent layers and torch's attention, and stacks of matrices, (E, M, N).
 
     A stack has the matrices of the experts of a layer, or those of several heads. Kernels of convolutions are none.
 
@@ -16,7 +16,9 @@ def matrices_of(module: nn.Module, embeddings: bool = False) -> Iterator[Tensor]
     """
     for part in module.modules():
         own = list(part.parameters(recurse=False))
-        if isinstance(part, nn.Linear | Conv1D) or (embeddings and isinstance(part, nn.Embedding)):
+        if (matrix := linear_weight(part)) is not None:
+            yield matrix
+        elif embeddings and isinstance(part, nn.Embedding):
             yield part.weight
         elif isinstance(part, nn.RNNBase):
             yield from (weight for weight in own if weight.dim() == 2)
@@ -24,6 +26,21 @@ def matrices_of(module: nn.Module, embeddings: bool = False) -> Iterator[Tensor]
             yield part.in_proj_weight
         elif not isinstance(part, nn.modules.conv._ConvNd):
             yield from (weight for weight in own if is_stack(weight))
+
+
+def linear_weight(part: nn.Module) -> Tensor | None:
+    """The matrix of a linear layer, or of a router of experts that transformers builds without one; else None.
+
+    Such a router has a parameter ``weight``, (experts, width), and an attribute with the number of experts, such as
+    ``num_experts`` or ``n_routed_experts``. Other parameters of two dimensions can be tables of positions, queries or gates.
+    """
+    if isinstance(part, nn.Linear | Conv1D):
+        return part.weight
+    weight = getattr(part, "weight", None)
+    if isinstance(weight, nn.Parameter) and weight.dim() == 2 and not isinstance(part, nn.Embedding):
+        counts = [value for name, value in vars(part).items() if "experts" in name and type(value) is int]
+        return weight if weight.shape[0] in counts else None
+    return None
 
 
 def is_stack(weight: Tensor) -> bool:

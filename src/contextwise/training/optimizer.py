@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import get_scheduler
-from transformers.pytorch_utils import Conv1D
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.models.matrices import is_stack, matrices_of
+from contextwise.models.matrices import is_stack, linear_weight, matrices_of
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.parametrization import Scale, vocabulary_heads
 
@@ -44,7 +43,7 @@ def create_optimizer(
     decayed = {id(weight) for weight in matrices_of(module, embeddings=True)}
     hidden: set[int] = set()
     if settings.optimizer == "muon":
-        layers = [part.weight for part in module.modules() if isinstance(part, nn.Linear | Conv1D)]
+        layers = [weight for part in module.modules() if (weight := linear_weight(part)) is not None]
         embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
         stacks = [weight for weight in matrices_of(module) if is_stack(weight)]
         if stacks and settings.fsdp:

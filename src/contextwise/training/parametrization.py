@@ -7,7 +7,7 @@ and each change of it stays as large as in the base model. Models stay stock cla
 ====================================  ================  ===================  ==================================
 tensor                                initial values    AdamW's rate         why
 ====================================  ================  ===================  ==================================
-matrices of the blocks                × m^-1/2          × 1/m                m = fan-in / fan-in of the base
+matrices of the blocks, routers       × m^-1/2          × 1/m                m = fan-in / fan-in of the base
 embeddings, norms, biases, gates      as they are       as they are          one entry per channel
 vocabulary heads, tied or not         as they are       as they are          what they read is scaled instead
 the norm before the heads             × 1/m             × 1/m                the output multiplier, folded in
@@ -42,6 +42,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.contextlm.layers import SharedNorm
 from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
+from contextwise.models.matrices import is_stack, linear_weight
 
 BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
 """Names of the layers of a block whose output is added to the hidden state."""
@@ -98,8 +99,10 @@ def mup_scales(
     for name, parameter in model.named_parameters():
         growth = [mine / theirs for mine, theirs in zip(parameter.shape, shapes[name], strict=True)]
         fan_in = inputs.get(name)
-        if fan_in is None and sum(factor != 1 for factor in growth) > 1:
-            fan_in = parameter.dim() - 1  # a matrix, or a stack of them, that is no layer
+        if fan_in is None and (is_stack(parameter) or sum(factor != 1 for factor in growth) > 1):
+            owner = model.get_submodule(name.rpartition(".")[0])
+            # A matrix, or a stack of them, that is no layer. GPT-OSS stores those of its experts transposed.
+            fan_in = parameter.dim() - (2 if getattr(owner, "is_transposed", False) else 1)
         if name in norms:
             scales[name] = Scale(initial=1 / width, adamw=1 / width)
         elif fan_in is None or (id(parameter) in heads and growth[0] == 1):  # a vocabulary does not grow with the width
@@ -143,7 +146,8 @@ def vocabulary_heads(model: nn.Module) -> set[int]:
 
 
 def _input_dimension(layer: nn.Module) -> int | None:
-    return next((dimension for kind, dimension in INPUT_DIMENSION.items() if isinstance(layer, kind)), None)
+    routing = None if linear_weight(layer) is None else 1
+    return next((dimension for kind, dimension in INPUT_DIMENSION.items() if isinstance(layer, kind)), routing)
 
 
 def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
+from contextwise.models.matrices import matrices_of
 from contextwise.training import Recipe
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.model import TrainedModel
@@ -326,6 +329,18 @@ def test_experts_decay_and_muon_takes_them():
         ConfigError, match=r"training\.fsdp is True, .* Muon orthogonalizes one by one; set it to false"
     ):
         create_optimizer(module, SETTINGS.model_copy(update={"fsdp": True}), 1e-3)
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["deepseek_v3", "ernie4_5_moe", "gpt_oss", "granitemoe", "jetmoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"],
+)
+def test_routers_decay_in_every_family_and_biases_of_experts_do_not(family):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, num_hidden_layers=4))
+    matrices = {id(matrix) for matrix in matrices_of(model, embeddings=True)}
+    vectors = {name for name, parameter in model.named_parameters() if id(parameter) not in matrices}
+    assert vectors == {name for name, _ in model.named_parameters() if re.search("norm|bias|sinks", name)}
 
 
 @pytest.mark.parametrize("adjustment", ["original", "match_rms_adamw"])

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import set_seed
+from transformers import GptOssConfig, MixtralConfig, set_seed
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts, GptOssTopKRouter
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
 from contextwise.base.errors import ConfigError
 from contextwise.models import ModelSize, backbone_config, build_model
@@ -276,6 +278,17 @@ def test_a_pooling_matrix_in_the_shape_of_the_head_is_no_head():
     assert id(wide.get_parameter(name)) in {id(each) for group in muon.param_groups for each in group["params"]}
 
 
+def routers(width: int) -> torch.nn.ModuleDict:
+    """A linear router of 4 experts, and those of transformers, which are not linear layers."""
+    sizes = {"hidden_size": width, "intermediate_size": 24, "num_local_experts": 4}
+    raw = {"mixtral": MixtralTopKRouter(MixtralConfig(**sizes)), "gpt_oss": GptOssTopKRouter(GptOssConfig(**sizes))}
+    modules = torch.nn.ModuleDict({"linear": torch.nn.Linear(width, 4), **raw})
+    set_seed(width)
+    for module in modules.values():
+        torch.nn.init.normal_(module.weight, std=0.02)
+    return modules
+
+
 class Layers(torch.nn.Module):
     """A stock model with further layers of several classes."""
 
@@ -285,12 +298,62 @@ class Layers(torch.nn.Module):
         with torch.device("meta"):
             self.convolution = torch.nn.Conv1d(width, width, 3)
             self.reading = torch.nn.modules.linear.NonDynamicallyQuantizableLinear(width, 7)
+            sizes = {"hidden_size": width, "intermediate_size": 24, "num_local_experts": 4}
+            self.mixtral, self.gpt_oss = MixtralExperts(MixtralConfig(**sizes)), GptOssExperts(GptOssConfig(**sizes))
+            self.positions = LearnedPositions(width)
+        self.routers = routers(width)
+
+
+class LearnedPositions(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(16, width))
 
 
 def test_the_factors_of_convolutions_and_of_subclasses_of_layers():
     found = mup_scales(Layers(64), Layers(16))
     assert found["convolution.weight"] == found["reading.weight"] == Scale(0.5, 0.25, epsilon=0.25)
     assert found["convolution.bias"] == Scale(epsilon=0.25)
+
+
+def test_the_factors_of_experts_whose_width_is_fixed():
+    """GPT-OSS stores the matrices of its experts transposed. What reads the fixed width stays as it is."""
+    found = mup_scales(Layers(64), Layers(16))
+    assert found["mixtral.gate_up_proj"] == found["gpt_oss.gate_up_proj"] == Scale(0.5, 0.25, epsilon=0.25)
+    for name in ("mixtral.down_proj", "gpt_oss.down_proj", "gpt_oss.down_proj_bias", "positions.weight"):
+        assert found[name] == Scale(epsilon=0.25)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_every_router_is_scaled_and_decays_as_a_linear_layer(optimizer):
+    settings = TrainingSettings(steps=1, optimizer=optimizer, weight_decay=0.1, independent_weight_decay=False)
+    wide, base = Layers(64), Layers(16)
+    factors = mup_scales(wide, base)
+    scale_initial_values(wide, factors)
+    groups = create_optimizer(wide, settings, 1e-2, factors).param_groups
+    of = {id(each): (group["lr"], group["weight_decay"]) for group in groups for each in group["params"]}
+    for name, router in wide.routers.items():
+        start = base.routers[name].weight.std().item()
+        assert router.weight.std().item() == pytest.approx(start / 2, rel=0.3)
+        assert of[id(router.weight)] == ((0.0025, 0.1) if optimizer == "adamw" else (0.02, 0.01))
+
+
+@pytest.mark.parametrize("name", ["linear", "mixtral", "gpt_oss"])
+def test_the_logits_of_a_router_start_and_change_alike_at_every_width(name):
+    starts, changes = [], []
+    for width in (16, 64, 256):
+        model = Layers(width)
+        factors = mup_scales(model, Layers(16))
+        scale_initial_values(model, factors)
+        weight, hidden = model.routers[name].weight, torch.randn(512, width)
+        optimizer = create_optimizer(model, TrainingSettings(steps=1), 1e-2, factors)
+        before = (hidden @ weight.T).detach()
+        torch.nn.functional.cross_entropy(hidden[:1] @ weight.T, torch.tensor([0])).backward()
+        optimizer.step()
+        starts.append(before.std().item())
+        changes.append((hidden[0] @ weight.T - before[0]).abs().mean().item())
+    assert starts == pytest.approx(starts[:1] * 3, rel=0.3)
+    assert changes == pytest.approx(changes[:1] * 3, rel=0.3)
 
 
 def test_a_model_without_a_stock_backbone_is_refused():
