@@ -44,7 +44,7 @@ from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
 from contextwise.models.matrices import is_stack, linear_weight
 
-BRANCH_ENDS = ("c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h")
+BRANCH_ENDS = {"c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h"}
 """Names of the layers of a block whose output is added to the hidden state."""
 DEPTH_POWERS = {"gpt2": 0.5, "wang": 1.0}
 """The power of the depth by which ``BRANCH_ENDS`` start smaller, by a configuration's ``residual_init`` or model type."""
@@ -179,5 +179,5 @@ def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, f
         config = backbone.config
         initial = share ** (1 - DEPTH_POWERS.get(getattr(config, "residual_init", config.model_type), 0.0))
         for own, _ in blocks.named_parameters():
-            is_end = own.split(".")[-2] in BRANCH_ENDS
+            is_end = not BRANCH_ENDS.isdisjoint(own.split(".")[-2:])  # experts are parameters of that name
             yield f"{name}{family.blocks_name}.{own}", is_end, share, initial

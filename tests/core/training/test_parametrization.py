@@ -132,6 +132,13 @@ def test_depth_scales_the_ends_of_the_branches():
     assert found["model.embed_tokens.weight"] == Scale()
     # GPT-2 divides them by the root of its depth itself.
     assert scales("gpt2", 16, layers=8, depth=2)["transformer.h.0.mlp.c_proj.weight"] == Scale(0.5, 0.25, 0.25)
+    models = [build_model(config_of("llama", 16, 8)) for _ in range(2)]
+    for model in models:
+        for block in model.model.layers:
+            block.mlp.experts = MixtralExperts(MixtralConfig(hidden_size=16, intermediate_size=24, num_local_experts=2))
+    found = mup_scales(*models, 2)
+    assert found["model.layers.0.mlp.experts.down_proj"] == Scale(0.25, 0.25, 0.25)
+    assert found["model.layers.0.mlp.experts.gate_up_proj"] == Scale(epsilon=0.25)
 
 
 @pytest.mark.long
