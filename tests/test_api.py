@@ -367,6 +367,17 @@ def test_importing_imports_nothing_heavy():
     assert Path(contextwise.__file__).is_file()
 
 
+@pytest.mark.long
+def test_a_configuration_makes_its_model_known_wherever_its_class_came_from():
+    code = (
+        "from contextwise_papers.objectives.multitoken.config import MultiTokenConfig\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "print(type(AutoModelForCausalLM.from_config(MultiTokenConfig())).__name__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "MultiTokenForCausalLM\n", done.stderr
+
+
 REFUSALS = """
 import contextlib, io, sys
 from contextwise import cli

@@ -3,9 +3,7 @@
 Names are imported when they are first used: ``contextwise.models.sizes`` needs no torch.
 """
 
-import importlib
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
 
@@ -32,17 +30,4 @@ __all__ += ["linear_cross_entropy", "load_generating_model", "load_model", "load
 __all__ += ["Losses", "ModelSpec", "labelled_losses", "model_folder", "named_size", "parameter_count", "register_model"]
 __all__ += ["token_losses"]
 
-
-def registering(imported: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A package's ``__getattr__`` that registers all models with the Auto classes where it gives a configuration or a class."""
-
-    def __getattr__(name: str) -> Any:
-        value = imported(name)
-        if name.endswith(("Config", "LM")):  # so that the Auto classes build what a configuration describes
-            importlib.import_module("contextwise.models.spec").register_models()
-        return value
-
-    return __getattr__
-
-
-__getattr__ = registering(lazy_exports(__name__, _MODULES))
+__getattr__ = lazy_exports(__name__, _MODULES)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
@@ -59,6 +60,10 @@ class OwnConfig(PreTrainedConfig):
 
     auto_map: ClassVar[Any] = MappingProxyType({})
     """Names no remote code; TRL reads it of each model that is not one of transformers' own. It is not saved."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        _ = self.model_type in CONFIG_MAPPING  # where it is unknown, this registers all models with the Auto classes
 
 
 class ComposedConfig(OwnConfig):

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
-from contextwise.models import registering
 
 if TYPE_CHECKING:
     from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
@@ -20,4 +19,4 @@ _MODULES = {
 __all__ = ["PARTS", "CueConfig", "CueContextConfig", "CueContextEncoder", "CueDecoder", "CueDecoderConfig"]
 __all__ += ["CueForCausalLM", "LSTMConfig", "LSTMForCausalLM", "ProxyConfig", "ProxyEncoder"]
 __all__ += ["UnigramAutoencoder", "UnigramConfig"]
-__getattr__ = registering(lazy_exports(__name__, _MODULES))
+__getattr__ = lazy_exports(__name__, _MODULES)

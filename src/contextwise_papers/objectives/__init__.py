@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from contextwise.base.lazy import lazy_exports
-from contextwise.models import registering
 
 if TYPE_CHECKING:
     from contextwise_papers.objectives.infilling import Infilling
@@ -18,4 +17,4 @@ _MODULES = {
     "spans": ["UL2", "SpanCorruption"],
 }
 __all__ = ["UL2", "Infilling", "Instruction", "MultiTokenConfig", "MultiTokenForCausalLM", "SpanCorruption"]
-__getattr__ = registering(lazy_exports(__name__, _MODULES))
+__getattr__ = lazy_exports(__name__, _MODULES)
