@@ -37,6 +37,7 @@ class Comparison:
         looks: after each seed; their intervals hold together with those of all other comparisons.
         documents_half_width: half width over documents at the last look; infinite for fewer than six documents.
         where: what the decision is about, in place of the documents' reading.
+        looked: the numbers of seeds after which one looked, the only ones that can decide; after each where it is empty.
     """
 
     arm: str
@@ -47,6 +48,7 @@ class Comparison:
     looks: list[Look]
     documents_half_width: float
     where: str = ""
+    looked: Sequence[int] = ()
 
     IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
 
@@ -58,7 +60,8 @@ class Comparison:
     @property
     def decided_after(self) -> int | None:
         """The seeds after which the decision was made; None if it is open."""
-        decisions = ((look.seeds, decide(look.of(self.documents), self.margin)) for look in self.looks)
+        seen = [look for look in self.looks if not self.looked or look.seeds in self.looked]
+        decisions = ((look.seeds, decide(look.of(self.documents), self.margin)) for look in seen)
         return next((seeds for seeds, decision in decisions if decision != "undecided"), None)
 
     @property

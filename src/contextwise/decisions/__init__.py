@@ -21,6 +21,7 @@ from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
 from contextwise.comparison.sequential import Documents, document_half_width, looks, simultaneous
+from contextwise.comparison.sequential import decide as decided_by
 from contextwise.decisions.rows import Losses, read_losses
 
 LOOKED = "looked.json"
@@ -30,10 +31,14 @@ SEEDS_ALONE = "over seeds alone"
 
 
 class Looked(TypedDict):
-    """``looked.json`` of a decision: its question, and the digest of each run that was looked at, by arm and seed."""
+    """``looked.json`` of a decision: its question, and what was looked at.
+
+    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look.
+    """
 
     question: dict[str, Any]
     runs: dict[str, dict[int, str]]
+    looks: dict[str, list[int]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,21 +121,23 @@ def decide(
         )
     shared = comparisons or len(others)
     each = simultaneous(confidence, shared)
-    looked = _looked(None if out is None else Path(out))
+    looked, counts = _looked(None if out is None else Path(out))
     notes = list(losses.notes)
     if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
         notes.append(
             f"{held_out} document{'s' * (held_out > 1)} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
             "an interval for any such documents."
         )
-    found = [_compared(losses, arm, reference, margin, each, documents, notes, looked) for arm in others]
+    found = [
+        _compared(losses, arm, reference, margin, each, documents, notes, looked, counts.get(arm, [])) for arm in others
+    ]
     for arm in arms:
         nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     notes += [
         f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
-        f"them: {each.last.of(documents):+.4f}."
+        f"them{_alone(each)}: {each.last.of(documents):+.4f}."
         for each in found
         if each.decided_after and each.decided_after < len(each.looks)
     ]
@@ -153,6 +160,14 @@ def decide(
     if decision.path is not None:
         _keep(decision, losses, shared)
     return decision
+
+
+def _alone(comparison: Comparison) -> str:
+    """A clause where the newest look would decide otherwise than the one that decided."""
+    alone = decided_by(comparison.last.of(comparison.documents), comparison.margin)
+    if alone == comparison.decision:
+        return ""
+    return ", which by themselves decide nothing" if alone == "undecided" else f", which by themselves would be {alone}"
 
 
 def check(margin: float, confidence: float, comparisons: int | None, documents: str, arms: int = 1) -> None:
@@ -181,11 +196,12 @@ def default_name(losses: Losses, reference: str | None) -> str:
     return re.sub(r"[^\w.-]+", "-", f"vs-{reference_of(losses, reference)}")
 
 
-def _looked(folder: Path | None) -> dict[str, dict[str, str]]:
-    """Arm -> seed -> digest of the runs that a folder's looks have seen, in their order; empty without a folder."""
+def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, list[int]]]:
+    """The runs that a folder's looks have seen, and the numbers of pairs at these looks; empty without a folder."""
     if folder is None or not (folder / LOOKED).exists():
-        return {}
-    return _kept(folder)["runs"]
+        return {}, {}
+    kept = _kept(folder)
+    return kept["runs"], kept["looks"]
 
 
 def _kept(folder: Path) -> dict[str, Any]:
@@ -202,8 +218,12 @@ def _compared(
     documents: Documents,
     notes: list[str],
     looked: dict[str, dict[str, str]],
+    counts: Sequence[int],
 ) -> Comparison:
-    """An arm against the reference, over the seeds that both have: those of earlier looks first, in their order."""
+    """An arm against the reference, over the seeds that both have: those of earlier looks first, in their order.
+
+    This look and the earlier ones can decide, at which there were so many pairs (``counts``); not what lies between.
+    """
     own, other = losses.seeds(arm), losses.seeds(reference)
     common = _pairs(losses, arm, reference, looked)
     if not common:
@@ -222,7 +242,7 @@ def _compared(
     found = looks(differences_SN, losses.sizes, confidence, losses.unit)
     half = document_half_width(differences_SN, losses.sizes, confidence)
     where = "" if losses.documents else SEEDS_ALONE
-    return Comparison(arm, reference, 0, margin, documents, found, half, where)
+    return Comparison(arm, reference, 0, margin, documents, found, half, where, sorted({*counts, len(common)}))
 
 
 def _pairs(losses: Losses, arm: str, reference: str, looked: dict[str, dict[str, str]]) -> list[int]:
@@ -250,14 +270,15 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
     with exclusive(folder, "the decision"):
         if (folder / LOOKED).exists():
             _refuse_other(folder, question, runs)
-            earlier = _looked(folder)
+            earlier, _ = _looked(folder)
         elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
         # The pairs in the order in which they were looked at, and behind them the seeds that have no partner yet.
         for arm, digests in runs.items():
             pairs = map(str, _pairs(losses, arm, decision.reference, earlier))
             runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
-        write_json(folder / LOOKED, {"question": question, "runs": runs}, "what was looked at")
+        counts = {each.arm: list(each.looked) for each in decision.comparisons}
+        write_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
         write_json(folder / RESULT, as_json(decision), "the decision")
 
 

@@ -34,7 +34,9 @@ def comparison_table(result: "Decided") -> Table:
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
-        rows.append([name, each.decision, look.fixed, look.random, look.seeds, f"{look.deviation:.4f}"])
+        alike = look.fixed.has_interval and look.fixed.limits == look.random.limits
+        about_any: Cell = "the same" if alike else look.random
+        rows.append([name, each.decision, look.fixed, about_any, look.seeds, f"{look.deviation:.4f}"])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"

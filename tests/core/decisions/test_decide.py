@@ -379,7 +379,7 @@ def test_final_losses_of_trackers(tmp_path):
     result = decide(sources, "base")
     assert (result.unit, result.held_out) == ("loss", {"documents": 0, "tokens": 0})
     assert result.sentences[0].startswith("new is better than base: −0.09")
-    assert "after 4 seeds over seeds alone" in result.sentences[0]
+    assert "after 5 seeds over seeds alone" in result.sentences[0]
     several = tmp_path / "several"
     several.mkdir()
     (several / "wandb-summary.json").write_text('{"val/loss": 3.0, "test/loss": 3.1}')
@@ -415,6 +415,23 @@ def test_neither_the_order_of_files_nor_that_of_rows_changes_a_decision(tmp_path
     decide(pd.concat(halves), out=out)
     again = decide(pd.concat(halves[::-1]), "z", out=out)
     assert again.sentences == decide(pd.concat(halves), "z").sentences
+
+
+def test_seeds_of_one_call_decide_together_and_a_decision_that_was_seen_stands(tmp_path):
+    """Of ten seeds the first four alone would decide; nobody has looked at them alone."""
+    differences = [-0.05, -0.051, -0.049, -0.0502, 0.06, 0.03, 0.05, 0.02, 0.04, 0.05]
+    runs = [("a", seed, 3.0) for seed in range(10)] + [("b", seed, 3 + d) for seed, d in enumerate(differences)]
+    frame = pd.DataFrame(runs, columns=["arm", "seed", "loss"])
+    together = decide(frame)
+    assert together.comparisons[0].decision == "undecided" and "after 10 seeds" in together.sentences[0]
+    assert together.comparisons[0].difference.value == pytest.approx(np.mean(differences))
+    first, second = decide(frame[frame.seed < 4], out=tmp_path / "d"), decide(frame, out=tmp_path / "d")
+    assert first.comparisons[0].decision == second.comparisons[0].decision == "better"
+    assert second.comparisons[0].decided_after == 4 and list(second.comparisons[0].looked) == [4, 10]
+    assert (
+        "after 4 of 10 seeds, and stands. With all of them, which by themselves decide nothing: +0.0"
+        in second.notes[-1]
+    )
 
 
 def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path):
