@@ -67,6 +67,13 @@ class CorpusTokenizer:
         self.unknown = _unknown_id(settings["model"], self._decoder)
         self._every_byte = _has_every_byte(settings)
 
+    @property
+    def start(self) -> str | None:
+        """The token that the tokenizer itself puts before a text (BOS); None where it puts none, or one behind it too."""
+        encoded = self._decoder.encode("a")
+        first, *_, last = encoded.special_tokens_mask * 2
+        return encoded.tokens[0] if first and not last else None
+
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Encode each text, without special tokens, as an array of ``dtype``, on all cores.
 

@@ -5,6 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
 import contextwise as contextwise_python
 from contextwise.base.errors import ConfigError, DataError
@@ -135,6 +138,29 @@ def test_a_folder_a_pattern_and_a_text_that_is_cut_are_read_like_a_file(contextw
     )
     contextwise.refused("evaluate runs/alpha --corpus 'several/*.md'", "no file matches several/*.md")
     contextwise.refused("evaluate runs/alpha --corpus paragraphs:corpus", "is a corpus that is already prepared")
+
+
+@pytest.mark.parametrize("template", ["<s> $A", "<s> $A </s>", "$A </s>", "$A"])
+def test_texts_begin_with_the_start_token_that_the_tokenizer_puts_before_them(tmp_path, monkeypatch, template):
+    """As lm-evaluation-harness prefixes them; a tokenizer that ends texts itself is not that of a decoder."""
+    monkeypatch.chdir(tmp_path)
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator([], trainers.BpeTrainer(special_tokens=["<s>", "</s>"], initial_alphabet=alphabet))
+    made.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0), ("</s>", 1)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>")
+    model = small_gpt2(len(tokenizer)).eval()
+    model.save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    texts = ["one text of words", "another"]
+    write_rows(tmp_path / "texts.jsonl", ({"text": text} for text in texts))
+    result = contextwise_python.evaluate("model", corpus="texts.jsonl", context=30, dtype="float32")
+    first = 0 if template == "<s> $A" else 1
+    for text, nats in zip(texts, result.to_pandas()["nats"], strict=True):
+        ids = torch.tensor([[first, *tokenizer(text, add_special_tokens=False).input_ids]])
+        expected = model(ids, labels=ids).loss * (ids.shape[1] - 1)
+        assert nats == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_file_of_texts_is_prepared_for_each_end_of_text_and_as_it_was_hashed(workplace, tmp_path, monkeypatch):

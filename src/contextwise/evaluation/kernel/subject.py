@@ -324,6 +324,8 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
         )
     folder, text = model_folder(str(model)), source_digest(texts)
     tokenizer = load_tokenizer(folder)
+    if start := tokenizer.start:  # documents begin as the model's texts do
+        tokenizer = load_tokenizer(folder, start)
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
@@ -331,7 +333,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     out = Path("corpora") / f"{name}-{key[:8]}"
     if not is_corpus(out):
         try:
-            prepare_corpus([f"{split}={texts}"], folder, out)
+            prepare_corpus([f"{split}={texts}"], folder, out, end_of_text=start)
         except DataError as error:
             if "text_field" not in str(error) and "skip_bad" not in str(error):
                 raise

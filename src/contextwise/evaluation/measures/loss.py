@@ -71,7 +71,7 @@ class Loss(Measure):
     full_windows: bool = Field(
         default=False,
         description="Let the last window of a document reach back to CONTEXT tokens; with a stride of the whole context, the "
-        "totals are those of lm-evaluation-harness's loglikelihood_rolling.",
+        "totals are those of lm-evaluation-harness's loglikelihood_rolling, without a second start token.",
     )
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
 
