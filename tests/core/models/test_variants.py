@@ -252,6 +252,44 @@ def test_the_vocabulary_of_a_variant_can_be_resized(tmp_path):
     assert torch.equal(loaded(tokens).logits, model(tokens).logits)
 
 
+SMEARED = """
+import torch
+from torch import nn
+from transformers import GPT2LMHeadModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
+
+
+class Smeared(GPT2LMHeadModel):
+    def __init__(self, config, known: bool = False):
+        super().__init__(config)
+        self.known = known
+
+    def forward(self, input_ids=None, past_key_values=None, **kwargs):
+        out = self.transformer(input_ids, past_key_values=past_key_values, use_cache=True)
+        own = self.transformer.wte(input_ids)
+        before = nn.functional.pad(own[:, :-1], (0, 0, 1, 0))  # of the text so far, not of what the cache holds
+        shift = own if self.known else before
+        return CausalLMOutputWithPast(logits=self.lm_head(out.last_hidden_state + shift), past_key_values=out.past_key_values)
+"""
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_variant_generates_the_tokens_of_its_whole_text(tmp_path, capsys, known):
+    file = tmp_path / "smeared.py"
+    file.write_text(SMEARED)
+    sha256 = digest(read_code(file))
+    name_code(file, sha256)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=50, n_positions=32, n_embd=8, n_layer=2, n_head=2, initializer_range=0.5)
+    model = VariantForCausalLM(VariantConfig(config, "smeared.py", "Smeared", {"known": known}, sha256)).eval()
+    text = torch.tensor([[1, 2, 3]])
+    found = model.generate(text, max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)
+    while text.shape[1] < 15:
+        text = torch.cat([text, model(text).logits[:, -1:].argmax(-1)], dim=1)
+    assert found.tolist() == text.tolist()
+    assert model.reads_cache == known and ("generates without one" in capsys.readouterr().err) == (not known)
+
+
 @pytest.mark.parametrize("length", [3, 16, 22])
 def test_the_forms_of_the_benchmark_are_contextlm(length):
     """Chunks that begin where the last one ends do not overlap; a supervised prediction changes no logits."""

@@ -5,15 +5,18 @@ Shapes: B rows, T positions, D channels.
 
 import copy
 import inspect
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.plugins import is_ours
+from contextwise.base.progress import say_once
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.spec import build_model, meta_model
@@ -209,7 +212,38 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         """Run the model; arguments and output are its own."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "labels": labels}
-        return self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+        out = self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+        if kwargs.get("use_cache") is False and getattr(out, "past_key_values", None) is not None:
+            out.past_key_values = None  # of code that always keeps one
+        return out
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as transformers does, without a cache where the user's code computes other logits over one."""
+        if kwargs.get("use_cache") is not False and not self.reads_cache:
+            say_once(
+                f"note: {self.config.source} computes other logits over a cache than without one, so it generates without one, "
+                "in more time"
+            )
+            kwargs["use_cache"] = False
+        return super().generate(*args, **kwargs)
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether a token behind a cache has the logits that it has in the whole text, as far as eight tokens show."""
+        ids_1T = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                whole_V = self(ids_1T).logits[0, -1]
+                known = self(ids_1T[:, :-1], use_cache=True).past_key_values
+                last_V = self(ids_1T[:, -1:], past_key_values=known, use_cache=True).logits[0, -1]
+        except Exception:  # of the user's code, which need not know a cache
+            return False
+        finally:
+            self.train(training)
+        rounding = math.sqrt(torch.finfo(whole_V.dtype).eps) * whole_V.abs().max()
+        return bool((whole_V - last_V).abs().max() <= rounding)
 
     @property
     def body(self) -> nn.Module:
