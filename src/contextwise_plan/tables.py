@@ -25,7 +25,7 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     context, lost = plan.rounded
     parts: list[Any] = [_answer(plan, analysis)]
     parts += [plan.trend] if plan.trend else []
-    costs = f"costs {lost:.4f} nats more" if lost > 0 else f"is by the law no worse ({-lost:.4f} nats less)"
+    costs = f"costs {lost:.4f} nats more" if lost > 0 else f"costs nothing by the law ({-lost:.4f} nats less)"
     parts.append(f"The nearest power of two, {context}, {costs}.")
     if plan.shapes:
         named = ", or ".join(f"{shape.name} ({count(shape.parameters)})" for shape in plan.shapes)

@@ -82,7 +82,8 @@ def sweep(
         show(*(f"note: {note}" for note in planned.notes))
         if sweep_settings.executor.kind == "local" and planned.count()["finished"] < len(planned.plan):
             show_line(
-                f"The training of the missing runs takes about {duration(planned.seconds_left())} on this machine."
+                f"The training steps of the missing runs take about {duration(planned.seconds_left())} on this machine. Each "
+                "run also starts a process and measures its curve: seconds to a minute, most of the time of small runs."
             )
 
 

@@ -27,7 +27,9 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     assert not (workplace / "sweeps").exists()
     assert "2 runs (2 missing), 3.07k tokens," in words
     assert "note: all runs have one model size (nano-layers1-width16-heads2)" in words
-    assert re.search(r"The training of the missing runs takes about [\d.]+ (ms|s) on this machine\.", words)
+    assert re.search(
+        r"The training steps of the missing runs take about [\d.]+ (ms|s) on this machine\. Each run also", words
+    )
 
     assert contextwise("plan sweep tiny.yaml")[:2] == (0, "sweeps/tiny\n")
     words = contextwise.words("plan sweep --status sweeps/tiny")

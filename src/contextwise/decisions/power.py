@@ -76,9 +76,9 @@ class Plan:
         known = f"{self.runs} seeds of {self.arm} and {self.other}" if self.other else f"{self.runs} runs"
         first = f"A difference of {self.margin:g} {self.unit} needs {_seeds(now)} with {size}, as far as {known} tell."
         alone = (
-            "This takes runs of two arms with the same seed to be no more alike than two seeds of one arm. Most are more "
-            "alike, if they read the same data in the same order: two seeds of both arms, with the same numbers, give the "
-            "number for pairs, often far smaller."
+            "This number is for runs that are not paired. Runs of two arms with the same seed, which read the same data in the "
+            "same order, are more alike than two seeds of one arm: two seeds of both arms give the number for pairs, often "
+            "far smaller."
         )
         unpaired = [] if self.other else [alone]
         if not self.tokens:

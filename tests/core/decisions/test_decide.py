@@ -579,7 +579,7 @@ def test_the_plan_finds_the_parts_of_the_spread():
     assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
     texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
     assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[2]
-    assert "two seeds of both arms, with the same numbers, give the number for pairs" in texts.sentences[1]
+    assert "two seeds of both arms give the number for pairs" in texts.sentences[1]
     with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
         plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
     with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
