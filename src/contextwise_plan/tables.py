@@ -122,7 +122,7 @@ def hindcast_tables(check: Hindcast) -> RenderableType:
     )
     if check.unchanged is not None:
         verdict += f" ({100 * check.unchanged:.2f}% if each run's last shown loss is the prediction)"
-    return terminal(heading, "", *optima, "", _runs(check), f"{verdict}.")
+    return terminal(heading, "", *optima, "", _runs(check), f"{verdict}.", *_one_sided(check))
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:
@@ -201,6 +201,20 @@ def _optima(check: Hindcast) -> Table:
     columns += [Column("context\nmeasured"), Column("context\nbefore", "estimate", ".0f")]
     columns += [Column("loss\npredicted"), Column("loss\nmeasured", "estimate", ".4f")]
     return Table("Best context at the largest budget that all contexts of a size reached:", columns, rows)
+
+
+def _one_sided(check: Hindcast) -> list[str]:
+    """A sentence for each size whose losses are all predicted too low or all too high; four or more, so not by chance."""
+    sentences = []
+    for size in dict.fromkeys(run.size for run in check.runs):
+        off = [100 * (run.predicted.value / run.measured - 1) for run in check.runs if run.size == size]
+        if len(off) >= 4 and (max(off) < 0 or min(off) > 0):
+            side, (least, most) = "low" if max(off) < 0 else "high", sorted((abs(max(off)), abs(min(off))))
+            sentences.append(
+                f"All {len(off)} losses of {size} are predicted too {side}, by {least:.2f}% to {most:.2f}%: the law is off in "
+                "one direction there, which intervals of single runs do not say."
+            )
+    return sentences
 
 
 def _runs(check: Hindcast) -> Table:

@@ -64,6 +64,7 @@ class HiddenRun:
     """The last point of a run that went beyond what was shown."""
 
     run: str
+    size: str
     context: int
     flops: float
     predicted: Estimate
@@ -179,7 +180,8 @@ def _hidden_runs(
             continue
         at = observed.context[last], observed.parameters[last], observed.tokens[last]
         context, flops, loss = round(float(at[0])), float(observed.flops[last]), float(observed.loss[last])
-        rows.append(HiddenRun(name, context, flops, predicted_loss(analysis, at, flops), loss))
+        size = observed.sizes[observed.size[last]]
+        rows.append(HiddenRun(name, size, context, flops, predicted_loss(analysis, at, flops), loss))
         if len(shown):
             still.append(float(np.log(observed.loss[shown[-1]] / observed.loss[last])))
     return rows, still

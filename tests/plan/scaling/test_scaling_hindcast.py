@@ -1,17 +1,20 @@
 """The check: what is hidden stays hidden, and a true law predicts it."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from benchmarks.harness import RESULTS
 
 from contextwise.base.errors import DataError
+from contextwise.base.estimates import Estimate
 from contextwise_plan.optimum import Landscape, cells
 from contextwise_plan.scaling.analysis import Analysis
-from contextwise_plan.scaling.hindcast import Hindcast
+from contextwise_plan.scaling.hindcast import HiddenRun, Hindcast
 from contextwise_plan.scaling.observations import budgets_of, common_budgets, measured, observations, read_table
 from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.tables import _one_sided
 from contextwise_plan.tracks import NEARLY, tracks
 from laws import CONTEXTS, drawn_points, flops_per_token, true_loss
 
@@ -172,3 +175,13 @@ def test_the_whole_sweep_and_the_check_are_quick(observed):
     finally:
         fitting.minimise = original
     assert len(calls) < 30 and sum(calls) > 400
+
+
+def test_losses_that_are_all_predicted_too_low_are_said():
+    def run(size, measured):
+        return HiddenRun("r", size, 64, 1e12, Estimate(3.0, 2.9, 3.1), measured)
+
+    sides = {"pico": [3.03, 3.05, 3.02, 3.04], "nano": [2.9, 3.1, 3.2, 3.2], "tiny": [3.1, 3.1, 3.1]}
+    check = SimpleNamespace(runs=[run(size, loss) for size, losses in sides.items() for loss in losses])
+    (sentence,) = _one_sided(check)
+    assert sentence.startswith("All 4 losses of pico are predicted too low, by 0.66% to 1.64%")
