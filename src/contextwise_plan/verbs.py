@@ -81,7 +81,7 @@ def sweep(
     if not as_json:
         show(*(f"note: {note}" for note in planned.notes))
         if sweep_settings.executor.kind == "local" and planned.count()["finished"] < len(planned.plan):
-            show_line(
+            show(
                 f"The training steps of the missing runs take about {duration(planned.seconds_left())} on this machine. Each "
                 "run also starts a process and measures its curve: seconds to a minute, most of the time of small runs."
             )

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypedDict
 
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
 from contextwise.comparison.sequential import (
     FEWEST_SEEDS,
     Decision,
@@ -48,7 +48,7 @@ class Comparison:
     looks: list[Look]
     documents_half_width: float
     where: str = ""
-    looked: Sequence[int] = ()
+    looked: Sequence[int] = field(default=(), metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
 

@@ -67,7 +67,7 @@ class NearCopies:
     folder: Path | None = None  # where the temporary file is written; None: the system's folder
     _minima: list[np.ndarray] = field(default_factory=list)
     _with: dict[int, list[int]] = field(default_factory=dict)  # hash of a band -> the first documents with it
-    _equal: dict[int, int] = field(default_factory=dict)  # hash of all minima -> the first document with them
+    _equal: dict[int, int] = field(default_factory=dict)  # hash of a set -> the first document with it
     _ends: list[int] = field(default_factory=lambda: [0])  # of the sets in the file, bytes
 
     def __post_init__(self) -> None:
@@ -84,7 +84,8 @@ class NearCopies:
             each = (_FACTORS * hashes[None, start : start + BLOCK // BANDS] + _ADDED) >> np.uint64(32)
             np.minimum(minima, each.min(axis=1).astype(np.uint32), out=minima)
         bands = [hash((i, part.tobytes())) for i, part in enumerate(minima.reshape(BANDS, ROWS))]
-        grams, equal = np.unique((hashes >> np.uint64(32)).astype(np.uint32)), hash(minima.tobytes())
+        grams = np.unique((hashes >> np.uint64(32)).astype(np.uint32))
+        equal = hash(grams.tobytes())
         candidates = sorted({number for band in bands for number in self._with.get(band, ())})
         likely = [number for number in candidates if (self._minima[number] == minima).mean() >= self.threshold - DOUBT]
         for number in ([self._equal[equal]] if equal in self._equal else []) + likely:

@@ -4,6 +4,7 @@ Special tokens that a text spells are text: a document with ``</s>`` does not ho
 Whether tokens give back their text is checked for every document (:meth:`CorpusTokenizer.gives_back`).
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,9 +71,13 @@ class CorpusTokenizer:
     @property
     def start(self) -> str | None:
         """The token that the tokenizer itself puts before a text (BOS); None where it puts none, or one behind it too."""
-        encoded = self._decoder.encode("a")
-        first, *_, last = encoded.special_tokens_mask * 2
-        return encoded.tokens[0] if first and not last else None
+        for text in ("a", *(self._decoder.decode([token]) for token in range(min(self.vocab_size, 300)))):
+            with contextlib.suppress(Exception):  # of the tokenizer, which may know none of these characters
+                encoded = self._decoder.encode(text)
+                first, *_, last = encoded.special_tokens_mask * 2
+                if 0 in encoded.special_tokens_mask:
+                    return encoded.tokens[0] if first and not last else None
+        return None
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Encode each text, without special tokens, as an array of ``dtype``, on all cores.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, get_args
+from typing import Any, ClassVar, NotRequired, TypedDict, get_args
 
 import numpy as np
 
@@ -33,12 +33,13 @@ SEEDS_ALONE = "over seeds alone"
 class Looked(TypedDict):
     """``looked.json`` of a decision: its question, and what was looked at.
 
-    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look.
+    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look; without
+    them one looked after each seed.
     """
 
     question: dict[str, Any]
     runs: dict[str, dict[int, str]]
-    looks: dict[str, list[int]]
+    looks: NotRequired[dict[str, list[int]]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,7 +202,7 @@ def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, l
     if folder is None or not (folder / LOOKED).exists():
         return {}, {}
     kept = _kept(folder)
-    return kept["runs"], kept["looks"]
+    return kept["runs"], kept.get("looks", {arm: [*range(1, len(seeds) + 1)] for arm, seeds in kept["runs"].items()})
 
 
 def _kept(folder: Path) -> dict[str, Any]:
@@ -266,18 +267,18 @@ def _keep(decision: Decision, losses: Losses, shared: int) -> None:
     if not Path(os.path.realpath(folder)).name:
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
-    earlier: dict[str, dict[str, str]] = {}
+    earlier, counts = dict[str, dict[str, str]](), dict[str, list[int]]()
     with exclusive(folder, "the decision"):
         if (folder / LOOKED).exists():
             _refuse_other(folder, question, runs)
-            earlier, _ = _looked(folder)
+            earlier, counts = _looked(folder)  # of another process, too, since this one read them
         elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
             raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
         # The pairs in the order in which they were looked at, and behind them the seeds that have no partner yet.
         for arm, digests in runs.items():
             pairs = map(str, _pairs(losses, arm, decision.reference, earlier))
             runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
-        counts = {each.arm: list(each.looked) for each in decision.comparisons}
+        counts |= {each.arm: sorted({*counts.get(each.arm, []), *each.looked}) for each in decision.comparisons}
         write_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
         write_json(folder / RESULT, as_json(decision), "the decision")
 

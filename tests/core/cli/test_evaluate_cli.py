@@ -14,6 +14,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
+from contextwise.data.tokenizers import CorpusTokenizer
 from contextwise.evaluation.kernel import open_documents, results_of
 from contextwise.models import load_model
 from small import run_summary, small_gpt2, write_rows, write_run
@@ -161,6 +162,16 @@ def test_texts_begin_with_the_start_token_that_the_tokenizer_puts_before_them(tm
         ids = torch.tensor([[first, *tokenizer(text, add_special_tokens=False).input_ids]])
         expected = model(ids, labels=ids).loss * (ids.shape[1] - 1)
         assert nats == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("start", [None, "<s>"])
+def test_a_tokenizer_of_few_characters_has_its_start_token(start):
+    made = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "C": 2, "G": 3, "T": 4}, []))
+    made.add_special_tokens(["<s>", "</s>"])
+    if start:
+        made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+    assert CorpusTokenizer(tokenizer, "folder", "dna", 1).start == start
 
 
 def test_a_file_of_texts_is_prepared_for_each_end_of_text_and_as_it_was_hashed(workplace, tmp_path, monkeypatch):

@@ -71,6 +71,16 @@ def test_an_exact_copy_is_found_behind_texts_that_are_less_alike():
     assert all(copies.original(each) == (number, 1.0) for number, each in enumerate(kept))
 
 
+def test_exact_copies_of_long_texts_in_which_one_word_differs_are_found():
+    """The minima of some are equal, though their sets are not."""
+    text = np.random.default_rng(0).integers(0, 1000, 20_000)
+    copies, texts = NearCopies(1.0), [text.copy() for _ in range(14)]
+    for number, each in enumerate(texts):
+        each[500 + number * 1000] = 2000 + number
+    assert all(copies.original(each) is None for each in texts)
+    assert [copies.original(each) for each in texts] == [(number, 1.0) for number in range(14)]
+
+
 def test_containment_of_ngrams_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(near_copies, "COPIED_BYTES", 0)  # 13-grams of bytes, too
     # 20 bytes have 8 13-grams; the first 15 bytes hold 3 of them, and the 5 in the middle none.

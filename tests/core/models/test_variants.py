@@ -11,7 +11,14 @@ from benchmarks.forms import pathway as sized_pathway
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.recipes import RECIPES
@@ -284,10 +291,12 @@ def test_a_variant_generates_the_tokens_of_its_whole_text(tmp_path, capsys, know
     model = VariantForCausalLM(VariantConfig(config, "smeared.py", "Smeared", {"known": known}, sha256)).eval()
     text = torch.tensor([[1, 2, 3]])
     found = model.generate(text, max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)
+    options = GenerationConfig(max_new_tokens=12, do_sample=False, pad_token_id=0)
+    assert model.generate(text, generation_config=options).tolist() == found.tolist() and options.use_cache is None
     while text.shape[1] < 15:
         text = torch.cat([text, model(text).logits[:, -1:].argmax(-1)], dim=1)
     assert found.tolist() == text.tolist()
-    assert model.reads_cache == known and ("generates without one" in capsys.readouterr().err) == (not known)
+    assert model.reads_cache == known and ("so it generates without one" in capsys.readouterr().err) == (not known)
 
 
 @pytest.mark.parametrize("length", [3, 16, 22])

@@ -171,6 +171,9 @@ def test_eigenvalues_that_rounding_makes_count_as_zero(corpus, tmp_path, dtype):
         note for note in found.summary["notes"] if "rounding hides the smallest eigenvalues, up to 1 of 16" in note
     ]
     assert len(noted) == (dtype != "float32")
+    states = {8: module.ContextState(8, 10, np.arange(2))}
+    states[8].kept, states[8].eigenvalues = torch.empty(2, 16, dtype=torch.bfloat16), np.r_[np.ones(9), np.zeros(7)]
+    assert module.hidden_by_rounding(states) == []  # nine differences of ten samples
 
 
 @pytest.mark.long

@@ -219,12 +219,19 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate as transformers does, without a cache where the user's code computes other logits over one."""
-        if kwargs.get("use_cache") is not False and not self.reads_cache:
+        given: Any = kwargs.get("generation_config")
+        wanted = kwargs.get("use_cache", getattr(given or self.generation_config, "use_cache", True))
+        if wanted is not False and not self.reads_cache:
             say_once(
-                f"note: {self.config.source} computes other logits over a cache than without one, so it generates without one, "
-                "in more time"
+                f"note: {self.config.source} keeps no cache, or computes other logits over one than without it, so it "
+                "generates without one, in more time"
             )
-            kwargs["use_cache"] = False
+            if given is None:
+                kwargs["use_cache"] = False
+            else:
+                kwargs["generation_config"] = copy.deepcopy(given)
+                kwargs["generation_config"].use_cache = False
+                kwargs.pop("use_cache", None)
         return super().generate(*args, **kwargs)
 
     @property

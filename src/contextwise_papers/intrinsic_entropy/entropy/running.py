@@ -179,14 +179,14 @@ def mean_nats(nats: np.ndarray, targets: Targets) -> EstimateJson:
 
 def hidden_by_rounding(states: Mapping[int, ContextState]) -> list[str]:
     """A note where features in a format of 16 bits hide eigenvalues."""
-    kept = next(iter(states.values())).kept
-    width, number_format = kept.shape[1], str(kept.dtype).removeprefix("torch.")
-    hidden = width - min(np.count_nonzero(np.asarray(state.eigenvalues)) for state in states.values())
-    if not hidden or kept.element_size() > 2:
+    first = next(iter(states.values()))
+    number_format, rank = str(first.kept.dtype).removeprefix("torch."), min(first.kept.shape[1], len(first.nats) - 1)
+    hidden = rank - min(np.count_nonzero(np.asarray(state.eigenvalues)) for state in states.values())
+    if hidden <= 0 or first.kept.element_size() > 2:
         return []
     return [
-        f"In {number_format} rounding hides the smallest eigenvalues, up to {hidden:,} of {width:,}, which count as zero; "
-        "--dtype float32 shows them."
+        f"In {number_format} rounding hides the smallest eigenvalues, up to {hidden:,} of {rank:,}, which count as zero; "
+        "--dtype float32 shows them, if they are not zero."
     ]
 
 
