@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What one GPU answers in eight minutes: is it right, how fast, how much memory.   benchmarks/gpu.sh [--small] [--nanogpt FOLDER]
+# Tests, speed and memory on one GPU, in eight minutes.   benchmarks/gpu.sh [--small] [--nanogpt FOLDER]
 # PARTS="right fast" runs these parts alone.
 #
 # Writes gpu-right, gpu-fast and gpu-room (JSON, with hardware and versions) into $OUT, or into benchmarks/results. Each part has a limit

@@ -1,4 +1,4 @@
-"""What pydantic refuses in settings, in our words: each of its errors as a problem with the field, the value and the fix."""
+"""Errors of pydantic in our words: each one as a problem with the field, the value and the fix."""
 
 import difflib
 import re

@@ -82,6 +82,7 @@ class Entropy(Measure):
     """
 
     name = "entropy"
+    version = 2
     result = EntropyResult
 
     contexts: list[int] = Field(
