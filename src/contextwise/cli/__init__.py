@@ -174,8 +174,7 @@ def _status_of_command() -> int:
                     )
                 raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it")
         let_threads_sleep()
-        app()
-        status = 0
+        status = app(prog_name="contextwise", standalone_mode=False) or 0  # the status of an Exit
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
@@ -207,7 +206,9 @@ def _report(error: BaseException, show_traceback: bool) -> int:
     if show_traceback:
         traceback.print_exception(error)
     own = error if isinstance(error, ContextwiseError) else None
-    known = _of_a_limit(error) or own or _of_the_system(error) or _of_the_environment(error)
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help was printed
+        return 2
+    known = _of_a_limit(error) or own or _of_usage(error) or _of_the_system(error) or _of_the_environment(error)
     # Without a current folder relative paths lead nowhere, not even to our own locks.
     if isinstance(known, DataError) and not _has_current_folder():
         known = ConfigError(_NO_FOLDER)
@@ -231,6 +232,32 @@ def _print_json(error: ContextwiseError | str, status: int) -> None:
     values = {"message": str(error), "exit_status": status, "problems": listed}
     with contextlib.suppress(OSError):
         print(json.dumps({"error": values}, indent=2, ensure_ascii=False))
+
+
+USAGE = {
+    r"Missing (?:argument|option) '(.+)'\.": "{0} is missing",
+    r"Option '(.+)' requires an argument\.": "{0} needs a value",
+    r"Option '(.+)' does not take a value\.": "{0} takes no value",
+    r"No such option: (\S+) \(Possible options: (.+)\)": "there is no option {0}; did you mean {1}?",
+    r"No such option: (\S+)": "there is no option {0}",
+    r"Got unexpected extra argument(?:\(s\)|s)? \((.+)\)": "too many arguments: {0}",
+}
+"""What Typer says of a wrong command line, and what we do."""
+
+
+def _of_usage(error: BaseException) -> ConfigError | None:
+    """The error of a wrong command line, with the help to read; None for others. (Typer does not export its classes.)"""
+    said, context = getattr(error, "format_message", None), getattr(error, "ctx", None)
+    if said is None:
+        return None
+    message = " ".join(said().split())
+    for form, words in USAGE.items():
+        if match := re.fullmatch(form, message):
+            message = words.format(*match.groups())
+            break
+    if context is None or "contextwise " in message:
+        return ConfigError(message)
+    return ConfigError(f"{message}{'; see' if message[-1] != '?' else ' See'} {context.command_path} -h")
 
 
 def _of_the_system(error: BaseException) -> ContextwiseError | None:

@@ -67,6 +67,8 @@ class Verb(TyperCommand):
         except Exception as error:  # Typer does not export its classes
             if (problem := _refused_value(error)) is not None:
                 raise ConfigError(problem) from None
+            if getattr(error, "ctx", ctx) is None:  # Typer's parser leaves it out
+                vars(error)["ctx"] = ctx
             own = {option for each in self.params for option in each.opts}
             meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
             if hasattr(error, "possibilities"):

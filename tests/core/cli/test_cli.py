@@ -1,6 +1,7 @@
 """Common behaviour of all commands: quick help, exit statuses, and errors that people can read."""
 
 import errno
+import json
 import os
 import re
 import shlex
@@ -103,6 +104,25 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
     contextwise.refused("zzz", "there is no verb 'zzz'; contextwise --help lists all")
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("curve", "MODEL is missing; see contextwise curve -h"),
+        ("curve a", "--corpus is missing; see contextwise curve -h"),
+        ("curve a --corpus", "--corpus needs a value; see contextwise curve -h"),
+        ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
+        ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
+        ("train --ot x", "there is no option --ot; did you mean --out? See contextwise train -h"),
+        ("-x", "there is no option -x; see contextwise -h"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_like_any_other_bad_input(contextwise, words: str, sentence: str) -> None:
+    status, output, errors = contextwise(words)
+    assert (status, output, " ".join(errors.split())) == (2, "", f"error: {sentence}")
+    status, output, _ = contextwise(f"{words} --json" if words != "curve a --corpus" else "curve --json a --corpus")
+    assert status == 2 and json.loads(output)["error"]["exit_status"] == 2
+
+
 FIRST = """demo prepare corpus recipes train decide trial compare report curve evaluate measure generate export plan reproduce
 model"""
 
@@ -177,7 +197,7 @@ def test_nothing_heavy_is_imported_for_the_help_of_any_verb() -> None:
 
 
 def exit_status_of(problem: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
-    def app() -> None:
+    def app(**_: object) -> None:
         raise problem
 
     monkeypatch.setattr(cli, "app", app)
@@ -295,7 +315,7 @@ def test_a_terminal_that_knows_ascii_alone_shows_plain_numbers() -> None:
 def test_signals_end_any_verb_with_one_line_and_their_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
-    def app() -> None:
+    def app(**_: object) -> None:
         os.kill(os.getpid(), number)
         time.sleep(10)
 

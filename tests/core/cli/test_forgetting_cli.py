@@ -58,7 +58,7 @@ def test_it_evaluates_what_is_missing_and_reports(contextwise, workplace):
         ("runs/base runs/naive --old nowhere --new code", "there is no corpus at nowhere"),
         ("runs/base runs/naive --old code --new code", "hold the same documents; name two corpora"),
         ("runs/base runs/none --old books --new code", "there is no run and no model at runs/none"),
-        ("runs/base runs/naive --old books", "Missing option '--new'"),
+        ("runs/base runs/naive --old books", "--new is missing"),
         ("runs/base runs/naive --old books --new code --limit 0", "--limit is 0, but must be at least 1"),
         (f"runs/base runs/naive --old books --new code --context {10**20}", f"--context is {10**20}, but"),
     ],
