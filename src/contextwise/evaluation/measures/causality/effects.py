@@ -11,6 +11,7 @@ from contextwise.base.estimates import as_json
 from contextwise.base.tables import Column, Table
 
 NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
+DIFFERS = "differs"
 SENTENCES = {
     "future tokens": "the logits at position {affected} change by {largest} when the token at position {changed} does",
     "gradients": "the logits at position {affected} have a gradient of {largest} to the embedding at position {changed}",
@@ -29,8 +30,8 @@ class Effect:
     """Effect of a perturbation on logits that it must not change.
 
     Attributes:
-        outcome: ``none``, ``leak``, ``not separated`` (packed documents see the documents before them, and the model does
-            not claim otherwise) or ``not measured``.
+        outcome: ``none``, ``leak``, ``differs`` (with a cache), ``not separated`` (packed documents see the documents before
+            them, and the model does not claim otherwise) or ``not measured``.
         largest: largest absolute effect on logits (for gradients: largest absolute gradient); None if not measured.
         tolerance: largest effect that counts as rounding.
         allowed: largest effect of the same perturbation on logits that it may change; None if no such logits exist.
@@ -85,16 +86,21 @@ class Causality:
         return tuple(effect for effect in self.effects if effect.outcome == LEAK)
 
     @property
+    def cache_differs(self) -> bool:
+        """Whether steps over a cache give other logits than the full pass."""
+        return any(effect.outcome == DIFFERS for effect in self.effects)
+
+    @property
     def causal(self) -> bool:
-        """Whether no leak was found and at least the effect of future tokens could be measured."""
-        return not self.leaks and self["future tokens"].outcome == NONE
+        """Whether nothing was found, in the cache neither, and at least the effect of future tokens could be measured."""
+        return not self.leaks and not self.cache_differs and self["future tokens"].outcome == NONE
 
     @property
     def verdict(self) -> str:
         """What was found, in a few words."""
-        if self.leaks:
-            return f"leaks ({', '.join(effect.name for effect in self.leaks)})"
-        return "no leak found" if self.causal else "not measured"
+        found = [f"leaks ({', '.join(effect.name for effect in self.leaks)})"] * bool(self.leaks)
+        found += ["other logits with a cache"] * self.cache_differs
+        return ", ".join(found) or ("no leak found" if self.causal else "not measured")
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the result to JSON-ready data."""

@@ -18,7 +18,15 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.plugins import is_ours
-from contextwise.evaluation.measures.causality.effects import LEAK, NONE, NOT_MEASURED, NOT_SEPARATED, Causality, Effect
+from contextwise.evaluation.measures.causality.effects import (
+    DIFFERS,
+    LEAK,
+    NONE,
+    NOT_MEASURED,
+    NOT_SEPARATED,
+    Causality,
+    Effect,
+)
 from contextwise.models.variant.modeling import VariantForCausalLM
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
@@ -416,6 +424,7 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
     allowed = max((each.allowed for each in cases if each.allowed is not None), default=None)
     if case.largest > tolerance:
         outcome = NOT_SEPARATED if name == "packed neighbours" and not packed else LEAK
+        outcome = DIFFERS if name == "cached steps" else outcome
     elif allowed is not None and allowed <= tolerance:
         return Effect(name, NOT_MEASURED, detail="it changes nothing at all, not even where it may")
     return Effect(name, outcome, case.largest, tolerance, allowed, case.affected, case.changed, case.detail)
