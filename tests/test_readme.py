@@ -203,6 +203,12 @@ def test_the_picture_of_the_readme_says_what_the_curve_does() -> None:
     first, *_, last = read("curve-smollm2-cpu")["bins"]
     words = f"falls from {first['loss']:.2f} nats per token with one visible token to {last['loss']:.2f} with 1,024"
     assert (first["visible_to"], last["visible_to"]) == (1, 1024) and words in (ROOT / "README.md").read_text()
+    plain, begun = (read(f"curve-smollm2{way}-cpu") for way in ("", "-bos"))
+    assert plain["corpus"]["fingerprint"] == begun["corpus"]["fingerprint"] and begun["settings"]["bos"]
+    pairs = zip(plain["bins"][1:], begun["bins"][1:], strict=True)
+    other = max(abs(one["loss"] - another["loss"]) for one, another in pairs)
+    words = f"the loss at one visible token is {begun['bins'][0]['loss']:.2f}. At all others it differs by {other:.2f} at most."
+    assert words in " ".join((ROOT / "README.md").read_text().split())
 
 
 def figures_beside(text: str, rows: list[str]) -> list[str]:

@@ -183,6 +183,7 @@ def curve(
     worth: float = 0.01,
     rope: Literal["none", "linear", "dynamic", "yarn"] = "none",
     rope_factor: float | None = None,
+    bos: bool | None = None,
     limit: int | None = None,
     split: str | None = None,
     out: str | Path | None = None,
@@ -203,6 +204,8 @@ def curve(
         seed: of the choice of targets.
         worth: nats per token; from the effective context on, no doubling is worth as much.
         rope, rope_factor: how rotary positions are extended beyond the training context, and by what.
+        bos: put the tokenizer's start token (else the corpus's end-of-text) before every window, not counted as visible; by
+            default if the tokenizer itself puts one before a text.
         limit: score only the first so many documents.
 
     The others are those of :func:`measure`.

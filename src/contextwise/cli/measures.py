@@ -114,11 +114,11 @@ def field_parameter(name: str, info: FieldInfo, schema: Schema) -> inspect.Param
         several = _is_list(schema) and any(each.get("format") == "path" for each in _elements(schema))
         return parameter(name, Annotated[list[str] if several else str, Argument(help=text, metavar=name.upper())])
     default = info.get_default(call_default_factory=True)
-    if isinstance(default, bool):
-        option = name.replace("_", "-")
-        flags = f"--{option}/--no-{option}" if default else f"--{option}"
-        return parameter(name, Annotated[bool, Option(flags, help=text)], default)
     shown: Any = words or (default is not None and default != () and default != [])
+    if isinstance(default, bool) or [form.get("type") for form in _forms(schema)] == ["boolean"]:
+        option = name.replace("_", "-")
+        flags = f"--{option}" if default is False else f"--{option}/--no-{option}"
+        return parameter(name, Annotated[bool | None, Option(flags, help=text, show_default=shown)], default)
     option_info = Option(help=text, metavar=_metavar(schema), show_default=shown)
     written = ",".join(map(str, default)) if isinstance(default, list | tuple) else str(default)
     return parameter(name, Annotated[str | None, option_info], written if shown is True else None)

@@ -70,14 +70,8 @@ class CorpusTokenizer:
 
     @property
     def start(self) -> str | None:
-        """The token that the tokenizer itself puts before a text (BOS); None where it puts none, or one behind it too."""
-        for text in ("a", *(self._decoder.decode([token]) for token in range(min(self.vocab_size, 300)))):
-            with contextlib.suppress(Exception):  # of the tokenizer, which may know none of these characters
-                encoded = self._decoder.encode(text)
-                first, *_, last = encoded.special_tokens_mask * 2
-                if 0 in encoded.special_tokens_mask:
-                    return encoded.tokens[0] if first and not last else None
-        return None
+        """The token that the tokenizer itself puts before a text (:func:`own_start`)."""
+        return own_start(self._decoder)
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
         """Encode each text, without special tokens, as an array of ``dtype``, on all cores.
@@ -150,6 +144,18 @@ class CorpusTokenizer:
             "end_of_text": self.end_of_text,
             "sha256": sha256_file(folder / "tokenizer.json"),
         }
+
+
+def own_start(backend: Tokenizer) -> str | None:
+    """The token that a tokenizer itself puts before a text (BOS); None where it puts none, or one behind it too."""
+    letters = range(min(backend.get_vocab_size(), 300))
+    for text in ("a", *(backend.decode([token]) for token in letters)):
+        with contextlib.suppress(Exception):  # of the tokenizer, which may know none of these characters
+            encoded = backend.encode(text)
+            first, *_, last = encoded.special_tokens_mask * 2
+            if 0 in encoded.special_tokens_mask:
+                return encoded.tokens[0] if first and not last else None
+    return None
 
 
 def check_ids(backend: Tokenizer) -> None:

@@ -50,7 +50,7 @@ def test_a_causal_model_gets_a_table_and_status_0(contextwise):
 
 
 def test_the_type_is_chosen_with_dtype(contextwise):
-    status, output, _ = contextwise("measure causality stock --dtype bfloat16")
+    status, output, _ = contextwise("measure causality stock --dtype bfloat16 --no-packed")
     assert status == 0 and output.startswith("GPT2LMHeadModel, bfloat16: no leak found")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,6 +163,17 @@ def test_texts_begin_with_the_start_token_that_the_tokenizer_puts_before_them(tm
         ids = torch.tensor([[first, *tokenizer(text, add_special_tokens=False).input_ids]])
         expected = model(ids, labels=ids).loss * (ids.shape[1] - 1)
         assert nats == pytest.approx(expected.item(), rel=1e-5)
+    ways: dict[str, Any] = {"corpus": "texts.jsonl", "contexts": [3], "mode": "truncated", "dtype": "float32"}
+    curve = contextwise_python.curve("model", **ways)
+    assert curve.summary["settings"]["bos"] is (template == "<s> $A")
+    assert contextwise_python.curve("model", bos=template == "<s> $A", **ways).bins == curve.bins
+    rows = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    windows = [[0, *row[end - 3 : end + 1]] for row in rows for end in range(3, len(row))]
+    with torch.no_grad():
+        log_p = model(torch.tensor(windows)[:, :-1]).logits[:, -1].log_softmax(-1)
+    expected = -log_p.gather(1, torch.tensor(windows)[:, -1:]).mean()
+    begun = contextwise_python.curve("model", bos=True, **ways)
+    assert begun.bins[0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("start", [None, "<s>"])

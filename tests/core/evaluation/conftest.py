@@ -28,6 +28,9 @@ class MemoryCorpus:
     def lengths(self) -> np.ndarray:
         return np.array([len(document) for document in self.documents], dtype=np.int64)
 
+    def window_start(self, wanted: bool | None = None) -> int | None:
+        return self.end_of_text if wanted else None
+
     def document(self, index: int) -> np.ndarray:
         return self.documents[index]
 

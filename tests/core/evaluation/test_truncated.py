@@ -147,6 +147,19 @@ def test_a_band_is_its_targets_alone_with_what_their_window_shows(kind, every_mo
             assert result[context][0][i] == pytest.approx(-float(log_p[corpus.documents[document][position]]), abs=2e-5)
 
 
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_start_token_stands_before_every_window_and_is_not_one_of_its_tokens(kind, every_model, corpus_of):
+    model, corpus = every_model[kind], corpus_of([30, 4, 17, 9])
+    targets = choose_targets(corpus, 8, 6, seed=3)
+    result = collected(truncated_passes(model, corpus, targets, CONTEXTS, start=5, features="last"))
+    for i, (document, position) in enumerate(zip(targets.document, targets.position, strict=True)):
+        for context in CONTEXTS:
+            tokens = torch.tensor([[5, *corpus.documents[document][position - context : position].tolist()]])
+            with torch.no_grad():
+                log_p = model(input_ids=tokens).logits[0, -1].log_softmax(-1)
+            assert result[context][0][i] == pytest.approx(-float(log_p[corpus.documents[document][position]]), abs=2e-5)
+
+
 def test_blocks_are_consecutive_and_disjoint(corpus_of):
     targets = choose_targets(corpus_of([64, 40, 31, 200]), 32, 37, seed=2, block=4)
     document_NW, position_NW = (array.reshape(-1, 4) for array in (targets.document, targets.position))
@@ -211,7 +224,8 @@ def test_the_training_mode_comes_back_and_nothing_stays_in_inference_mode(corpus
 @pytest.mark.parametrize(
     ("contexts", "options", "message"),
     [
-        ([4, 13], {}, "a context of 13 tokens does not fit the model, which has 12 positions"),
+        ([4, 13], {}, "a context of 13 tokens does not fit the model, which has 12 positions; .* at most 12"),
+        ([12], {"start": 5}, "a start token and a context of 12 tokens do not fit .* has 12 positions; .* at most 11"),
         ([4], {"features": 3}, "the layer is 3, but the model has hidden states 0 .* to 2"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from contextwise.base.config import checked
-from contextwise.base.errors import DataError, did_you_mean, misspelt, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean, misspelt, refuse_pipe
 from contextwise.base.files import KeptPath, check_schema, expanded, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
@@ -145,6 +145,8 @@ class Corpus:
             )
         if split not in stores:
             fix = f"; prepare it with --{split} 0.05 to have one" if split in ("validation", "test") else ""
+            if meant := [name for name in stores if name.startswith(split[:3])]:
+                fix = f"; did you mean {meant[0]}?"
             raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}{fix}")
         corpus = cls(path, split, list(stores), stores[split](), manifest)
         corpus.chosen = chosen
@@ -273,6 +275,29 @@ class Corpus:
             raise DataError(
                 f"the tokenizer {folder} is damaged: {failure_reason(error)}; prepare the corpus again"
             ) from None
+
+    def window_start(self, wanted: bool | None = None) -> int | None:
+        """Id of the start token to put before a window: the tokenizer's (BOS), else the end-of-text; None for none.
+
+        Args:
+            wanted: True or False; None for a start token if the tokenizer itself puts one before a text.
+
+        Raises:
+            ConfigError: one is wanted, and there is none.
+        """
+        from contextwise.data.tokenizers import own_start
+
+        tokenizer = None if wanted is False else self.tokenizer()
+        if tokenizer is not None and (own := own_start(tokenizer.backend_tokenizer)) is not None:
+            return int(tokenizer.convert_tokens_to_ids(own))
+        if not wanted:
+            return None
+        named = None if tokenizer is None else tokenizer.bos_token_id
+        if (start := self.end_of_text if named is None else named) is None:
+            raise ConfigError(
+                Problem("has no token to start a window with", "the corpus", str(self.path), "leave bos out")
+            )
+        return start
 
     def verify(self) -> None:
         """Read every file of the split and the tokenizer, and compare it with its hash in the manifest, if there is one.

@@ -2,7 +2,7 @@
 
 A loss measured over windows confounds the effect of a longer context with the choice of tokens that have one. Here the targets
 are chosen once, each with at least the longest context before it in its document, and each is predicted once per context
-length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). No end-of-text token precedes them.
+length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). A start token precedes them on request only.
 
 So a target costs l tokens at each l. *Bands* cost 8: the targets are chosen in blocks of consecutive tokens, and a window of l
 tokens predicts up to l/8 of them, which see between 7l/8 + 1 and l tokens. Below 16 tokens a band is one target.
@@ -106,6 +106,7 @@ def truncated_passes(
     targets: Targets,
     contexts: Sequence[int],
     *,
+    start: int | None = None,
     batch_tokens: int = DEFAULT_BATCH_TOKENS,
     features: Features = None,
     done: Mapping[int, int] | None = None,
@@ -120,6 +121,7 @@ def truncated_passes(
 
     Args:
         model: any causal language model of transformers.
+        start: id of a token to put before every window, which takes a position; None for none.
         batch_tokens: maximum number of tokens of a batch; fewer if the logits would be too large.
         features: ``last``, the input of the vocabulary head, or a number i, the input of block i (0: the embeddings; as in
             transformers' ``hidden_states``, the number after the last block is the input of the head); None for losses only.
@@ -130,15 +132,17 @@ def truncated_passes(
         DataError: a token id is beyond the model's vocabulary.
         CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
     """
+    before = [] if start is None else [start]
     limit, longest = positions(model.config), max(contexts)
     if features is not None and targets.block > 1:
         raise ConfigError(
             f"features are of targets alone, but these are in blocks of {targets.block}; choose blocks of 1"
         )
-    if limit is not None and longest > limit:
+    if limit is not None and longest + len(before) > limit:
+        what = "a context" if start is None else "a start token and a context"
         raise ConfigError(
-            f"a context of {longest:,} tokens does not fit the model, which has {limit:,} positions; give contexts of at most "
-            f"{limit:,}"
+            f"{what} of {longest:,} tokens do{'es' * (start is None)} not fit the model, which has {limit:,} positions; give "
+            f"contexts of at most {limit - len(before):,}"
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     device = next(model.parameters()).device
@@ -152,9 +156,10 @@ def truncated_passes(
                 document_B, end_B = (
                     array[start + band - 1 : stop : band] for array in (targets.document, targets.position)
                 )
-                tokens_BT = np.empty((len(end_B), context + 1), dtype=np.int64)
+                tokens_BT = np.empty((len(end_B), len(before) + context + 1), dtype=np.int64)
                 for row_T, document, end in zip(tokens_BT, document_B.tolist(), end_B.tolist(), strict=True):
-                    row_T[:] = corpus.document(document)[end - context : end + 1]
+                    row_T[: len(before)] = before
+                    row_T[len(before) :] = corpus.document(document)[end - context : end + 1]
                 check_ids(model, tokens_BT, document_B)
                 nats_BW, features_BD = predict_last(model, torch.from_numpy(tokens_BT).to(device), features, band)
                 batch = TruncatedBatch(context, start, stop, nats_BW.flatten().cpu().numpy(), features_BD)

@@ -100,6 +100,11 @@ class Entropy(Measure):
         default=2000, ge=2, description="Features kept on disk for each context, for the density estimate."
     )
     seed: int = Field(default=0, ge=0, description="Of the choice of targets.")
+    bos: bool | None = Field(
+        default=None,
+        description="Put the tokenizer's start token (else the corpus's end-of-text) before every window, not counted as "
+        "visible; default: if the tokenizer itself puts one before a text.",
+    )
 
     @model_validator(mode="after")
     def _different_contexts(self) -> Self:
@@ -120,7 +125,8 @@ class Entropy(Measure):
                 f"itself (the square root of 2 / samples); set samples to {LEAST_SAMPLES} or more, and take a corpus "
                 f"({corpus.path}) with as many tokens that have the longest context before them"
             )
-        return self.model_copy(update={"contexts": contexts})
+        start = corpus.window_start(self.bos) is not None
+        return self.model_copy(update={"contexts": contexts, "bos": start})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.scoring.truncated import choose_targets

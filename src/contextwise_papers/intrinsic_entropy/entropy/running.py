@@ -144,8 +144,8 @@ def measure_contexts(
     done = {context: state.done for context, state in states.items()}
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
-    tokens = subject.batch_tokens
-    passes = truncated_passes(model, corpus, targets, contexts, batch_tokens=tokens, features=layer, done=done)
+    ways: dict[str, Any] = {"start": corpus.window_start(settings.bos), "batch_tokens": subject.batch_tokens}
+    passes = truncated_passes(model, corpus, targets, contexts, features=layer, done=done, **ways)
     with progress_bar("measure", total, "predictions") as advance, contextlib.closing(passes):
         advance(sum(done.values()))
         for batch in passes:

@@ -118,14 +118,19 @@ class Curve(Measure):
     rope_factor: float | None = Field(
         default=None, ge=1, description="Factor of the extension; default: the context over the training context."
     )
+    bos: bool | None = Field(
+        default=None,
+        description="Put the tokenizer's start token (else the corpus's end-of-text) before every window, not counted as "
+        "visible; default: if the tokenizer itself puts one before a text. Not in running mode.",
+    )
     limit: int | None = Field(default=None, ge=1, description="Score only the first N documents.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        for name in ("samples", "contexts"):
-            if self.mode == "running" and getattr(self, name) is not None:
+        for name in ("samples", "contexts", "bos"):
+            if self.mode == "running" and getattr(self, name):
                 end = f"set `mode` to bands, or leave `{name}` out"
-                raise ValueError(f"{name} do not belong to the running mode; {end}")
+                raise ValueError(f"the running mode takes no {name}; {end}")
         if self.contexts is None:
             return self
         if self.context not in (None, max(self.contexts)):
@@ -135,13 +140,17 @@ class Curve(Measure):
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        context = max(self.contexts) if self.contexts else self.context or self._reached(subject.context(), corpus)
+        start = None if self.mode == "running" or corpus is None else corpus.window_start(self.bos)
+        usual = subject.context()
+        if start is not None and subject.positions is not None:
+            usual = max(1, min(usual, subject.positions - 1))
+        context = max(self.contexts) if self.contexts else self.context or self._reached(usual, corpus)
         if self.mode == "running":
-            return self.model_copy(update={"context": context})
+            return self.model_copy(update={"context": context, "bos": False})
         powers = [*(2**i for i in range((context - 1).bit_length())), context]
         contexts = sorted(set(self.contexts)) if self.contexts else powers
-        samples = self.samples or DEFAULT_SAMPLES
-        return self.model_copy(update={"context": context, "contexts": contexts, "samples": samples})
+        further = {"samples": self.samples or DEFAULT_SAMPLES, "bos": start is not None}
+        return self.model_copy(update={"context": context, "contexts": contexts, **further})
 
     def _reached(self, context: int, corpus: "Corpus | None") -> int:
         """``context``, or the largest power of two that as many documents reach as an interval takes, else the longest does."""
@@ -169,7 +178,8 @@ class Curve(Measure):
             assert self.samples is not None
             block = power_of_two(max(1, self.context // BLOCKS)) if self.mode == "bands" else 1
             targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit, block)
-            sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, batch_tokens=tokens)
+            start = corpus.window_start(self.bos)
+            sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, start=start, batch_tokens=tokens)
         bins, measures = curve_measures(sums, self.worth)
         summary = {
             "trained_context": trained,
@@ -198,7 +208,7 @@ class Curve(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        settings = summary["settings"]
+        settings, start = summary["settings"], summary["settings"].get("bos")
         counts = f"{summary['documents']:,} document{'s' if summary['documents'] > 1 else ''}"
         head = f"{summary['model']} on {summary['corpus']['path']}, split {summary['corpus']['split']}: "
         if settings["mode"] == "running":
@@ -208,7 +218,8 @@ class Curve(Measure):
             contexts = len(summary["bins"])
             plural = "s" if contexts > 1 else ""
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
-            head += " (bands)" if settings["mode"] == "bands" else ""
+            ways = ["bands"] * (settings["mode"] == "bands") + ["a start token before each window"] * bool(start)
+            head += f" ({', '.join(ways)})" if ways else ""
         if summary["trained_context"]:
             known = "it was trained with" if summary["run"] else "the model has positions for"
             head += f"; {known} {summary['trained_context']:,} tokens"

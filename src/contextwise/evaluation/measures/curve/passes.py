@@ -199,11 +199,18 @@ def running_pass(
 
 
 def truncated_pass(
-    model: PreTrainedModel, corpus: Documents, targets: Targets, contexts: list[int], work: Work, *, batch_tokens: int
+    model: PreTrainedModel,
+    corpus: Documents,
+    targets: Targets,
+    contexts: list[int],
+    work: Work,
+    *,
+    start: int | None = None,
+    batch_tokens: int,
 ) -> CurveSums:
     """Score the same targets at each of the ascending contexts C, only the nearest tokens visible, alone or in bands.
 
-    Raises as :func:`running_pass` does.
+    ``start`` is the id of a token before every window, which does not count as visible. Raises as :func:`running_pass` does.
     """
     count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
@@ -215,7 +222,8 @@ def truncated_pass(
     cost = {context: context / targets.band(context) for context in contexts}  # tokens that are read for a target
     with progress_bar("curve", sum(cost.values()) * count, "tokens") as advance:
         advance(sum(cost[context] * number for context, number in done.items()))
-        for batch in truncated_passes(model, corpus, targets, contexts, batch_tokens=batch_tokens, done=done):
+        passes = truncated_passes(model, corpus, targets, contexts, start=start, batch_tokens=batch_tokens, done=done)
+        for batch in passes:
             row = contexts.index(batch.context)
             nats_CN[row, batch.start : batch.stop] = batch.nats
             done_C[row] = batch.stop

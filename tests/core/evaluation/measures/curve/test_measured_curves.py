@@ -177,7 +177,7 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "running", "contexts": [4]}, "contexts do not belong to the running mode"),
+        ({"mode": "running", "contexts": [4]}, "the running mode takes no contexts"),
         (
             {"mode": "running", "samples": 20},
             "samples do not belong to the running mode; set `mode` to bands, or leave `sam",
