@@ -18,8 +18,8 @@ import psutil
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, not_installed
-from contextwise.base.pretrained import trust
 from contextwise.base.stopping import SIGNALS
+from contextwise.base.trust import trust
 from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 

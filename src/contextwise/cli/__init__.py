@@ -28,9 +28,9 @@ from rich.text import Text
 
 from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, Problem, one_line
-from contextwise.base.pretrained import trust
 from contextwise.base.progress import console, document_printed, printable
 from contextwise.base.stopping import first_process
+from contextwise.base.trust import trust
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
 _NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"

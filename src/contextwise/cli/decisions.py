@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.files import exclusive
 from contextwise.cli.common import (
     AsJson,
     Discoveries,
@@ -106,7 +107,9 @@ def decide(
     words += ["--comparisons", str(comparisons)] * (comparisons is not None) + ["--step", str(step)] * (
         step is not None
     )
-    decision_page(decision, shlex.join(words)).write(page)
+    with exclusive(decision.path, "the decision", wait=True):
+        if decisions.is_newest(decision):  # else another process has looked again, and writes the page
+            decision_page(decision, shlex.join(words)).write(page)
     if as_json:
         show_json(decision)
         return

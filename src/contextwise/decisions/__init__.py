@@ -5,6 +5,8 @@ at after every seed. A decision with a folder keeps what was looked at: later ca
 comparisons were reserved, but change nothing.
 """
 
+import contextlib
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -120,9 +122,28 @@ def decide(
         raise ConfigError(
             "documents is random, but these losses are means of whole runs; leave it out, or give documents"
         )
-    shared = comparisons or len(others)
+    folder = None if out is None else Path(out)
+    if folder is not None and not Path(os.path.realpath(folder)).name:
+        raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
+    # The looks of another process count in this one, so none may come in between.
+    with contextlib.nullcontext() if folder is None else exclusive(folder, "the decision", wait=True):
+        return _decided(losses, reference, others, margin, confidence, documents, comparisons or len(others), folder)
+
+
+def _decided(
+    losses: Losses,
+    reference: str,
+    others: list[str],
+    margin: float,
+    confidence: float,
+    documents: Documents,
+    shared: int,
+    folder: Path | None,
+) -> Decision:
+    """The decision of ``others`` with the looks that the locked ``folder`` keeps, which keeps this one too."""
+    arms = losses.arms
     each = simultaneous(confidence, shared)
-    looked, counts = _looked(None if out is None else Path(out))
+    looked, counts = _looked(folder)
     notes = list(losses.notes)
     if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
         notes.append(
@@ -144,7 +165,7 @@ def decide(
     ]
     total = losses.sizes.sum()
     decision = Decision(
-        decision=Path(os.path.realpath(out)).name if out is not None else default_name(losses, reference),
+        decision=default_name(losses, reference) if folder is None else Path(os.path.realpath(folder)).name,
         reference=reference,
         unit=losses.unit,
         margin=margin,
@@ -156,11 +177,17 @@ def decide(
         },
         held_out={"documents": len(losses.documents), "tokens": int(total) if losses.documents else 0},
         notes=notes,
-        path=None if out is None else Path(out),
+        path=folder,
     )
     if decision.path is not None:
-        _keep(decision, losses, shared)
+        _keep(decision, losses, shared, looked, counts)
     return decision
+
+
+def is_newest(decision: Decision) -> bool:
+    """Whether no other process has looked again since this decision was written to its folder."""
+    assert decision.path is not None
+    return read_json(decision.path / RESULT, "the decision") == json.loads(json.dumps(as_json(decision)))
 
 
 def _alone(comparison: Comparison) -> str:
@@ -258,29 +285,26 @@ def _listed(seeds: Sequence[int]) -> str:
     return listed([str(seed) for seed in seeds])
 
 
-def _keep(decision: Decision, losses: Losses, shared: int) -> None:
+def _keep(
+    decision: Decision, losses: Losses, shared: int, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]
+) -> None:
     """Keep the look and the result in the decision's folder; refuse what would choose a look by what it says."""
     folder = decision.path
     assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
     question |= {"comparisons": shared, "content": losses.content}
-    if not Path(os.path.realpath(folder)).name:
-        raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
-    earlier, counts = dict[str, dict[str, str]](), dict[str, list[int]]()
-    with exclusive(folder, "the decision"):
-        if (folder / LOOKED).exists():
-            _refuse_other(folder, question, runs)
-            earlier, counts = _looked(folder)  # of another process, too, since this one read them
-        elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
-        # The pairs in the order in which they were looked at, and behind them the seeds that have no partner yet.
-        for arm, digests in runs.items():
-            pairs = map(str, _pairs(losses, arm, decision.reference, earlier))
-            runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
-        counts |= {each.arm: sorted({*counts.get(each.arm, []), *each.looked}) for each in decision.comparisons}
-        write_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
-        write_json(folder / RESULT, as_json(decision), "the decision")
+    if (folder / LOOKED).exists():
+        _refuse_other(folder, question, runs)
+    elif folder.exists() and any(not file.name.startswith(".") for file in folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty and holds no decision; choose another folder with --out")
+    # The pairs in the order in which they were looked at, and behind them the seeds that have no partner yet.
+    for arm, digests in runs.items():
+        pairs = map(str, _pairs(losses, arm, decision.reference, looked))
+        runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
+    counts = counts | {each.arm: sorted({*counts.get(each.arm, []), *each.looked}) for each in decision.comparisons}
+    write_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
+    write_json(folder / RESULT, as_json(decision), "the decision")
 
 
 def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[str, str]]) -> None:

@@ -203,7 +203,9 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
     """The columns that count, in one type each, after their values were checked."""
     if twice := [column for column in COLUMNS if table.column_names.count(column) > 1]:
         raise DataError(f"{name} has the column {twice[0]} twice; remove one")
-    columns = {column: table[column] for column in COLUMNS if column in table.column_names}
+    # Arrow adds the columns of texts that a file of JSON Lines lacks.
+    absent = {name for name in TEXTS if name in table.column_names and table[name].null_count == len(table)}
+    columns = {column: table[column] for column in COLUMNS if column in table.column_names and column not in absent}
     for column, given in (("arm", label.arm), ("seed", label.seed)):
         if given is not None and (label.given or column not in columns):
             columns[column] = pa.array([given] * len(table))

@@ -21,7 +21,7 @@ from pydantic import Field
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import is_held
-from contextwise.base.pretrained import trust
+from contextwise.base.trust import trust
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 INPUT_AT_FAULT = 2

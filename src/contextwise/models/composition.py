@@ -20,7 +20,6 @@ from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import CACHE, FAMILIES, Rotary, family_of, new_stock_model
-from contextwise.models.loading import load_model
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.masks import (
     causal_mask,
@@ -388,7 +387,11 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
     Its vocabulary head must have no bias, and its prompts no form; ``what`` names the part of the composition that uses the
     head, for the error message.
     """
-    model = load_model(backbone, device="cpu") if isinstance(backbone, str | Path) else backbone
+    model: Any = backbone
+    if isinstance(backbone, str | Path):
+        from contextwise.models.loading import load_model
+
+        model = load_model(backbone, device="cpu")
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         raise ConfigError(
             f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "

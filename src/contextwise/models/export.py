@@ -20,8 +20,8 @@ from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import atomic_directory, output_folder, read_json, remove_abandoned_lock, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.plugins import is_ours
-from contextwise.base.pretrained import trust
 from contextwise.base.progress import say
+from contextwise.base.trust import trust
 from contextwise.models.loading import (
     kind_of,
     load_as,
@@ -164,7 +164,11 @@ def _classes(source: str | Path) -> dict[str, type]:
 
 
 def _code(modules: list[str]) -> dict[str, str]:
-    """File name -> text of these modules and every module of this package that they import, with relative imports."""
+    """File name -> text of these modules and every module of this package that they import, with relative imports.
+
+    What a function imports is not copied: it needs Contextwise. It is imported in a form that transformers, which refuses code
+    whose imports are not installed, does not look at.
+    """
     files: dict[str, str] = {}
     pending = list(modules)
     while pending:
@@ -175,12 +179,20 @@ def _code(modules: list[str]) -> dict[str, str]:
         spec = importlib.util.find_spec(module)
         assert spec is not None and spec.origin is not None
         text = Path(spec.origin).read_text(encoding="utf-8")
-        lines = text.split("\n")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
-                name, i = str(node.module), node.lineno - 1
+        tree, lines = ast.parse(text), text.split("\n")
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not is_ours(node.module or ""):
+                continue
+            name, i = str(node.module), node.lineno - 1
+            if node in tree.body:
                 lines[i] = lines[i].replace(f"from {name} ", f"from .{_flat(name)} ")
                 pending.append(name)
+            else:
+                source, imported = f"__import__({name!r}, fromlist=[''])", node.names
+                parts = "; ".join(f"{each.asname or each.name} = {source}.{each.name}" for each in imported)
+                lines[i] = lines[i][: node.col_offset] + parts
+                for rest in range(node.lineno, node.end_lineno or 0):
+                    lines[rest] = ""
         files[file] = "\n".join(lines)
     return files
 

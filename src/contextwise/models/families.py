@@ -26,7 +26,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.pretrained import trust
+from contextwise.base.trust import trust
 from contextwise.models.rope import follows_length, frozen_frequencies
 
 Rotary = tuple[Tensor, Tensor]

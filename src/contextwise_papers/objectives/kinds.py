@@ -76,7 +76,7 @@ class MultiTokenSettings(ModelSection):
     about: ClassVar[str] = "heads for several future tokens"
     called = "multi-token heads"
     arms: ClassVar[dict[str, list[str]]] = {"multitoken": ["model.multi_token.future_tokens=4"]}
-    registers = ("contextwise_papers.objectives.multitoken.modeling",)
+    registers = ("contextwise_papers.objectives.multitoken.spec",)
 
     future_tokens: int = Field(default=4, ge=1, le=256)
     head: Literal["layer", "linear"] = "layer"

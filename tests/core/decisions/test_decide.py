@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import contextwise
+from contextwise import decisions
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.files import is_held
 from contextwise.comparison.sequential import looks
 from contextwise.decisions import decide
 from contextwise.decisions.power import plan
@@ -100,6 +102,19 @@ def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
     for source in [given, tmp_path, pattern] if given is file else [given]:  # a folder of such files, too
         values = [look.fixed.value for look in decide(source).comparisons[0].looks]
         assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_the_names_of_files_give_arm_and_seed_in_every_form(tmp_path, form):
+    frame = simulated({"a": 0.0, "b": -0.05}, 3)
+    for (arm, seed), rows in frame.groupby(["arm", "seed"]):
+        file, rows = tmp_path / f"{arm}-s{seed}.{form}", rows.drop(columns=["arm", "seed"])
+        if form == "jsonl":
+            rows.to_json(file, orient="records", lines=True)
+        else:
+            rows.to_csv(file, index=False) if form == "csv" else rows.to_parquet(file, index=False)
+    found, expected = (decide(losses, "a").comparisons[0].difference.value for losses in (tmp_path, frame))
+    assert found == pytest.approx(expected)
 
 
 @pytest.mark.long
@@ -435,6 +450,16 @@ def test_seeds_of_one_call_decide_together_and_a_decision_that_was_seen_stands(t
     file = tmp_path / "d" / "looked.json"  # of a version that kept no numbers: one looked after each seed
     file.write_text(json.dumps({name: each for name, each in json.loads(file.read_text()).items() if name != "looks"}))
     assert decide(frame, out=tmp_path / "d").comparisons[0].decided_after == 4
+
+
+def test_no_other_process_looks_between_reading_the_looks_and_keeping_this_one(tmp_path, monkeypatch):
+    frame, out, held = simulated({"a": 0.0, "b": -0.05}, 5), tmp_path / "d", []
+    looked = decisions._looked
+    monkeypatch.setattr(decisions, "_looked", lambda folder: held.append(is_held(folder)) or looked(folder))
+    first = decide(frame[frame.seed < 4], out=out)
+    assert held == [True] and decisions.is_newest(first) and not is_held(out)
+    second = decide(frame, out=out)
+    assert decisions.is_newest(second) and not decisions.is_newest(first)  # whose page would be an older one
 
 
 def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoConfig
 
 from contextwise.base.errors import CheckpointError, DataError
-from contextwise.base.pretrained import trust
+from contextwise.base.trust import trust
 from contextwise.data.tokenizers import load_tokenizer as load_corpus_tokenizer
 from contextwise.models import load_model, load_tokenizer
 from contextwise.models.export import export_model_folder

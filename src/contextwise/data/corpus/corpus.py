@@ -309,6 +309,11 @@ class Corpus:
             read_manifest(self.path)
             _check_files(self.path, self.split, self.manifest, hashes=True)
 
+    def check_in_place(self) -> None:
+        """Raise a DataError if another corpus was prepared at this path since this one was opened."""
+        if self.manifest and read_manifest(self.path)["digest"] != self.manifest["digest"]:
+            raise DataError(f"the corpus {self.path} was replaced while it was in use; start again")
+
 
 def lost_note(splits: Sequence[Mapping[str, Any]]) -> str | None:
     """Sentence on the text of splits, as the manifest describes them, that their tokens do not hold; None if they hold all."""

@@ -240,7 +240,7 @@ def measure(
             say(f"note: {subject.source} takes contexts; it is measured without any")
         try:
             outcome = _run(settings, subject, corpus, work, identity)
-            _check_unchanged(settings, subject, work, identity)
+            _check_unchanged(settings, subject, corpus, work, identity)
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
             about = header | _about(subject, corpus, common.get("metadata"))
         finally:
@@ -261,15 +261,19 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
         work.discard()  # nothing is resumed from a damaged model
         raise
     except Interrupted as error:
-        _check_unchanged(settings, subject, work, identity)  # before it is resumed
+        _check_unchanged(settings, subject, corpus, work, identity)  # before it is resumed
         end = "run the same command again" + ("" if work.empty else " to resume") + "; what is finished is kept"
         raise Interrupted(f"{subject.source}: {str(error).split(';')[0]}; {end}") from None
 
 
-def _check_unchanged(settings: Measure, subject: Subject, work: Work, identity: dict[str, Any]) -> None:
-    """Discard the work, and raise an error, if the model or a file of the settings is not the one in the result's key."""
+def _check_unchanged(
+    settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]
+) -> None:
+    """Discard the work, and raise an error, if model, corpus or a file of the settings are not those of the result's key."""
     try:
         subject.check_unchanged()
+        if corpus is not None:
+            corpus.check_in_place()
         if settings.identity() != identity:
             raise DataError(f"a file that {settings.name} reads was changed while it was read; measure again")
     except (CheckpointError, DataError):

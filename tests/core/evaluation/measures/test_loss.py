@@ -191,6 +191,23 @@ def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, mod
     assert not (tmp_path / "result").exists()
 
 
+def test_a_corpus_that_is_replaced_while_it_is_measured_has_no_result(corpus, model, tmp_path, monkeypatch):
+    shutil.copytree(corpus.path, tmp_path / "corpus")
+    run, own = Loss.run, Corpus.open(tmp_path / "corpus", corpus.split)
+
+    def and_another_process_prepares(self, *arguments):
+        outcome = run(self, *arguments)
+        texts = tmp_path / "texts.txt"
+        texts.write_text("other words")
+        prepare_corpus([f"{corpus.split}={texts}"], "bytes", own.path, overwrite=True)
+        return outcome
+
+    monkeypatch.setattr(Loss, "run", and_another_process_prepares)
+    with pytest.raises(DataError, match="corpus was replaced while it was in use; start again"):
+        evaluate_model(model, own, out=tmp_path / "result")
+    assert not (tmp_path / "result").exists()
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_file_that_changes_while_it_is_read_has_no_result_and_no_work(model, tmp_path, stopped):
     file = tmp_path / "file"
