@@ -253,7 +253,7 @@ def _of_usage(error: BaseException) -> ConfigError | None:
     message = " ".join(said().split())
     for form, words in USAGE.items():
         if match := re.fullmatch(form, message):
-            message = words.format(*match.groups())
+            message = words.format(match[1], *(each.replace(", ", " or ") for each in match.groups()[1:]))
             break
     if context is None or "contextwise " in message:
         return ConfigError(message)

@@ -112,7 +112,7 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
         ("curve a --corpus", "--corpus needs a value; see contextwise curve -h"),
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
-        ("train --corpu x", "there is no option --corpu; did you mean --corpus? See contextwise train -h"),
+        ("train --corpu x", "there is no option --corpu; did you mean --corpus or --out? See contextwise train -h"),
         ("-x", "there is no option -x; see contextwise -h"),
     ],
 )
