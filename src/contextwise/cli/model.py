@@ -89,14 +89,14 @@ def serve(
     from transformers.utils.import_utils import is_serve_available
 
     from contextwise.models import load_tokenizer, model_folder
-    from contextwise.models.loading import load_config, model_class
+    from contextwise.models.loading import check_generates, load_config
 
     if not is_serve_available():
         raise ConfigError(f"the server needs a package {not_installed('fastapi openai uvicorn')}")
     from contextwise.cli import server
 
     folder = model_folder(model)
-    model_class(load_config(folder))
+    check_generates(load_config(folder))
     if load_tokenizer(folder).chat_template is None:
         say("note: its tokenizer has no chat template, so that only /v1/completions can answer")
     say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")

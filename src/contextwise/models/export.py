@@ -8,29 +8,32 @@ needs are copied, flat, next to the weights, with relative imports of each other
 import ast
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
 from contextwise.base.files import atomic_directory, output_folder, read_json, remove_abandoned_lock, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.plugins import is_ours
+from contextwise.base.pretrained import without_bars
 from contextwise.base.progress import say
 from contextwise.base.trust import trust
 from contextwise.models.loading import (
+    generates,
     kind_of,
     load_as,
     load_config,
     load_generating_model,
     load_without_heads,
-    model_class,
     model_folder,
 )
+from contextwise.models.variant.code import known_code, run_code
 
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
@@ -62,14 +65,21 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     check_new(out)
     out = output_folder(out)
     files: dict[str, str] = {} if card is None else {"README.md": card}
-    if standalone:
+    own = None
+    if standalone and variant:
+        own = _own_model(source)
+        files |= _own_code(own, config)
+    elif standalone:
         classes = _classes(source)
         files |= _code([kind.__module__ for kind in classes.values()])
         auto_map = {auto: f"{_flat(kind.__module__)}.{kind.__name__}" for auto, kind in classes.items()}
         files["config.json"] = _json(_shared(config) | {"auto_map": auto_map})
     with atomic_directory(out, "the exported model") as target:
+        if own is not None:
+            with without_bars():
+                own.save_pretrained(target)
         for file in sorted(folder.iterdir()):
-            if file.name in (*files, MANIFEST) or not file.is_file():
+            if file.name in (*files, MANIFEST) or not file.is_file() or (target / file.name).exists():
                 continue
             if not (_may_be_shared(file, folder) or (variant and file.name == Path(variant).name)):
                 say(f"note: {file.name} is left out: an export holds weights, configuration, tokenizer and texts")
@@ -116,7 +126,7 @@ def _check_weights(folder: Path) -> None:
     config = load_config(folder)
     if kind_of(config) == "encoder":
         load_without_heads(AutoModel, "model", folder, device="cpu")  # it may have been saved with others
-    elif kind_of(config) == "encoder-decoder" or type(config) in AutoModelForCausalLM._model_mapping:
+    elif kind_of(config) == "encoder-decoder" or generates(config):
         load_generating_model(folder, device="cpu")
     else:
         load_as(AutoModel, "model", folder, device="cpu")
@@ -153,14 +163,74 @@ def _json(content: Any) -> str:
 def _classes(source: str | Path) -> dict[str, type]:
     """The classes of a model of this package, by the Auto class that loads each."""
     config = load_config(source)
-    if config.model_type == "variant":
-        raise ConfigError(f"{source} is a variant of your own, which Contextwise loads; leave out `standalone`")
-    model = model_class(config)
+    model = AutoModelForCausalLM._model_mapping.get(type(config), PreTrainedModel)
     if not is_ours(model.__module__):
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out `standalone`"
         )
     return {"AutoConfig": type(config), "AutoModelForCausalLM": model}
+
+
+def _own_model(source: str | Path) -> Any:
+    """The model of a variant's own class, without the variant around it; a ConfigError if it is of no class of the user's."""
+    variant: Any = load_generating_model(source, device="cpu")
+    own = variant.model
+    if type(own).__module__ != run_code(variant.config.sha256, variant.config.file).__name__:
+        raise ConfigError(
+            f"{source} is a stock model that a function changed, which transformers cannot load without Contextwise; define a "
+            "class, or leave out `standalone`"
+        )
+    if not variant.reads_cache:
+        own.generation_config.use_cache = False
+    return own
+
+
+def _own_code(model: Any, variant: dict[str, Any]) -> dict[str, str]:
+    """File name -> text: a variant's file, and a class and a configuration of its own, for which no stock class is taken."""
+    name, stock = variant["name"], type(model.config)
+    stem = re.sub(r"\W", "_", Path(variant["file"]).stem)
+    text = EXPORTED.format(
+        file=variant["file"],
+        name=name,
+        stem=stem,
+        stock=stock.__name__,
+        module=stock.__module__,
+        model_type=f"{model.config.model_type}-{name.lower()}",
+        options=variant["options"],
+    )
+    auto_map = {"AutoConfig": f"exported_{stem}.{name}Config", "AutoModelForCausalLM": f"exported_{stem}.{name}"}
+    about = {"model_type": f"{model.config.model_type}-{name.lower()}", "architectures": [name], "auto_map": auto_map}
+    code = known_code(variant["sha256"], variant["file"]).decode()
+    config = json.loads(model.config.to_json_string())
+    return {f"{stem}.py": code, f"exported_{stem}.py": text, "config.json": _json(_shared(config) | about)}
+
+
+EXPORTED = '''"""{name} of {file}, with the options that it was trained with."""
+
+import functools
+
+from {module} import {stock}
+
+from .{stem} import {name} as Trained
+
+
+class {name}Config({stock}):
+    model_type = "{model_type}"
+
+
+class {name}(Trained):
+    config_class = {name}Config
+
+    def __init__(self, config):
+        super().__init__(config, **{options})
+
+    @functools.wraps(Trained.forward)
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        if kwargs.get("use_cache") is False and getattr(out, "past_key_values", None) is not None:
+            out.past_key_values = None  # of code that always keeps one
+        return out
+'''
 
 
 def _code(modules: list[str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
 from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
 from contextwise.base.runs import RunFolder
+from contextwise.base.trust import trust
 from contextwise.models.prefix import with_prefix
 from contextwise.models.rope import forget_lengths
 from contextwise.objectives.kind import Kind
@@ -134,15 +135,20 @@ def _failure_reason(folder: str, error: Exception) -> str:
     return failure_reason(error)
 
 
-def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """The class that ``AutoModelForCausalLM`` uses for a configuration; CheckpointError for one of another kind."""
-    classes, kind = AutoModelForCausalLM._model_mapping, kind_of(config)
-    if type(config) not in classes or kind != "decoder":
+def generates(config: PreTrainedConfig) -> bool:
+    """Whether ``AutoModelForCausalLM`` has a class for a configuration: its own, or one of the model's code, if trusted."""
+    theirs = trust.remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    return theirs or type(config) in AutoModelForCausalLM._model_mapping
+
+
+def check_generates(config: PreTrainedConfig) -> None:
+    """Raise a CheckpointError for the configuration of a model that is no causal language model."""
+    kind = kind_of(config)
+    if kind != "decoder" or not generates(config):
         what = "" if kind == "decoder" else f" ({kind})"
         raise CheckpointError(
             f"a model of type {config.model_type!r}{what} is not a causal language model, which is required"
         )
-    return classes[type(config)]
 
 
 def load_model(path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None) -> PreTrainedModel:
@@ -156,7 +162,7 @@ def load_model(path_or_name: str | Path, dtype: torch.dtype | None = None, devic
     Raises:
         CheckpointError: the model does not exist, is damaged, or is not a causal language model.
     """
-    model_class(load_config(path_or_name))
+    check_generates(load_config(path_or_name))
     return load_as(AutoModelForCausalLM, "causal language model", path_or_name, dtype, device)
 
 

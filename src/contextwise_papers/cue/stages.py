@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.loading import load_as, load_config, load_model, model_class
+from contextwise.models.loading import check_generates, load_as, load_config, load_model
 from contextwise.models.spec import build_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
@@ -170,7 +170,7 @@ def _sentence_config(source: str, context: int, configs: Configs) -> PreTrainedC
             "trained its sentence encoder"
         )
     try:
-        model_class(config)
+        check_generates(config)
     except CheckpointError:
         raise CheckpointError(
             f"model.cue.sentence_encoder is {source}, a model of type {config.model_type!r}; name a causal language model"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -20,12 +21,15 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.recipes import RECIPES
-from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model
+from contextwise.base.trust import trust
+from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model, load_model
+from contextwise.models.export import export_model_folder
 from contextwise.models.spec import pretraining_losses
 from contextwise.models.variant.code import digest, name_code, read_code
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
+from elsewhere import exported_says_the_same
 
 EXAMPLES = RECIPES / "variants"
 VOCABULARY = 7
@@ -277,18 +281,48 @@ class Smeared(GPT2LMHeadModel):
         before = nn.functional.pad(own[:, :-1], (0, 0, 1, 0))  # of the text so far, not of what the cache holds
         shift = own if self.known else before
         return CausalLMOutputWithPast(logits=self.lm_head(out.last_hidden_state + shift), past_key_values=out.past_key_values)
+
+
+def unchanged(model):
+    return model
 """
 
 
-@pytest.mark.parametrize("known", [False, True])
-def test_a_variant_generates_the_tokens_of_its_whole_text(tmp_path, capsys, known):
-    file = tmp_path / "smeared.py"
+def smeared(folder: Path, name: str = "Smeared", stem: str = "smeared-model", **options: bool) -> VariantForCausalLM:
+    file = folder / f"{stem}.py"
     file.write_text(SMEARED)
     sha256 = digest(read_code(file))
     name_code(file, sha256)
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=50, n_positions=32, n_embd=8, n_layer=2, n_head=2, initializer_range=0.5)
-    model = VariantForCausalLM(VariantConfig(config, "smeared.py", "Smeared", {"known": known}, sha256)).eval()
+    return VariantForCausalLM(VariantConfig(config, file.name, name, options, sha256)).eval()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("known", [False, True])
+def test_a_variant_that_is_a_class_opens_elsewhere_and_as_no_stock_model(tmp_path, monkeypatch, known):
+    model, tokens = smeared(tmp_path, known=known), torch.tensor([[1, 2, 3], [7, 8, 9]])
+    out = exported_says_the_same(model, tokens, tmp_path)
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        AutoModelForCausalLM.from_pretrained(out, trust_remote_code=False)
+    # Contextwise, too, loads it as it loads any model that comes with code and a configuration of its own.
+    with pytest.raises(CheckpointError, match="give --trust-remote-code"):
+        load_model(out)
+    monkeypatch.setattr(trust, "remote_code", True)
+    with torch.no_grad():
+        assert torch.equal(load_model(out, device="cpu")(tokens).logits, model(tokens).logits)
+
+
+def test_a_variant_that_is_a_function_is_exported_with_contextwise_alone(tmp_path):
+    smeared(tmp_path, "unchanged").save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="a stock model that a function changed, .* define a class, or leave out"):
+        export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_variant_generates_the_tokens_of_its_whole_text(tmp_path, capsys, known):
+    model = smeared(tmp_path, stem="smeared", known=known)
     text = torch.tensor([[1, 2, 3]])
     found = model.generate(text, max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)
     options = GenerationConfig(max_new_tokens=12, do_sample=False, pad_token_id=0)

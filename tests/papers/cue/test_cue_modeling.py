@@ -8,7 +8,7 @@ from transformers import DynamicCache, GPT2Config
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models import build_model, token_losses
-from contextwise.models.loading import model_class
+from contextwise.models.loading import check_generates
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
@@ -284,4 +284,4 @@ def test_bad_inputs():
     ):
         model.freeze("proxy")
     with pytest.raises(CheckpointError, match="'unigram_autoencoder' is not a causal language model"):
-        model_class(autoencoder().config)
+        check_generates(autoencoder().config)

@@ -22,17 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.models.loading import Device, kind_of, load_config, load_model, load_without_heads
+from contextwise.models.loading import Device, generates, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.models.tokenizers import Frame
@@ -47,7 +40,7 @@ def text_kind(config: PreTrainedConfig) -> Kind:
     The encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
     """
     kind = kind_of(config)
-    if kind == "encoder" or (kind == "decoder" and type(config) in AutoModelForCausalLM._model_mapping):
+    if kind == "encoder" or (kind == "decoder" and generates(config)):
         return kind
     if type(config) in AutoModelForSeq2SeqLM._model_mapping:
         return "encoder-decoder"
