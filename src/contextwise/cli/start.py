@@ -61,7 +61,7 @@ def demo(
     else:
         command += f" --out {shlex.quote(str(out))}"
     run_demo(QUICK if quick else FULL, out, seed, command, as_json)
-    say(f"{(time.monotonic() - started) / 60:.1f} minutes; corpus, trial and curve: {out}/")
+    say(f"{(time.monotonic() - started) / 60:.1f} minutes; what was made: {out}/")
 
 
 def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:

@@ -217,7 +217,9 @@ def _open(out: Path) -> Corpus:
 
 def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
     """Check that the output folder is empty or a corpus that may be replaced, apart from the sources."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file; give the name of a folder for the corpus")
+    if out.exists() and any(out.iterdir()):
         if not overwrite:
             what = (
                 "already exists, prepared from other texts or with other options"

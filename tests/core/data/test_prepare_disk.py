@@ -135,7 +135,7 @@ def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
     (tmp_path / "papers" / "manifest.json").write_text("{}")
     with pytest.raises(DataError, match=r"papers is not a prepared corpus, so it is not overwritten"):
         prepare_corpus(stories, "bytes", tmp_path / "papers", overwrite=True)
-    with pytest.raises(DataError, match=r"texts\.jsonl is not a prepared corpus"):
+    with pytest.raises(DataError, match=r"texts\.jsonl is a file; give the name of a folder"):
         prepare_corpus(stories, "bytes", stories, overwrite=True)
     assert (tmp_path / "papers" / "thesis.txt").read_text() == "years of work"
 
@@ -229,6 +229,8 @@ def test_a_folder_created_by_another_process(stories: Path, tmp_path: Path, monk
     monkeypatch.setattr(module, "write_manifest", and_another_run_finishes)
     with pytest.raises(DataError, match="already exists; choose another folder"):
         prepare_corpus(stories, "bytes", tmp_path / "out")
+    with pytest.raises(DataError, match="theirs is a file; give the name of a folder for the corpus"):
+        prepare_corpus(stories, "bytes", tmp_path / "out" / "theirs", overwrite=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
 
 

@@ -41,6 +41,10 @@ def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="contains no model"):
         load_model(tmp_path / "empty")
+    with pytest.raises(
+        CheckpointError, match=r"model\.safetensors is a file; give the folder of a model, such as .*model$"
+    ):
+        load_model(run / "model" / "model.safetensors")
     (tmp_path / "empty" / "adapter_config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="is an adapter without its model; merge it"):
         load_model(tmp_path / "empty")

@@ -39,8 +39,8 @@ class CurveResult(Result):
         measured = self.measures["effective_context"]
         effective, interval = _effective_cells(measured)
         known = f" {interval}" * (interval != NOT_KNOWN)
-        if effective.startswith(">"):
-            known += f": twice that still gains {measured['worth']:g} nats or more"
+        if _is_beyond(measured):
+            known = f": twice that still gains {measured['worth']:g} nats or more"
         name, plural = Path(self.summary["model"]).name, "s" * (first["visible_to"] > 1)
         falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
         falls += "the lowest" if _limits(lowest) == _limits(first) else f"{lowest['value']:.2f} with {_limits(lowest)}"
@@ -83,7 +83,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 3
+    version = 4
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     filled = ("context",)
@@ -241,6 +241,11 @@ class Curve(Measure):
                 "context."
             )
             parts.append(Text(note))
+        if _may_be_any(summary["measures"]["effective_context"]):
+            more = "documents, or measure in bands" if settings["mode"] == "running" else "--samples, or documents"
+            parts.append(
+                Text(f"Note: Noise hides what doublings are worth: any context may be enough. Take more {more}.")
+            )
         return Group(*parts)
 
 
@@ -284,7 +289,7 @@ def measures_table(summary: dict[str, Any], title: str = "") -> Table:
         rows.append(["best-context loss", *loss(tenth), f"mean of {_limits(tenth)}"])
     last, worth = effective["measured_to"], f"a doubling is worth < {effective['worth']:g}"
     if effective["value"] is None and last is not None:
-        worth = f"doubling {last:,.0f} gains ≥ {effective['worth']:g}"
+        worth = f"doubling {last:,.0f} {'gains' if _is_beyond(effective) else 'may gain'} ≥ {effective['worth']:g}"
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:
         rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
@@ -303,7 +308,20 @@ def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
         return f"{limit:,.0f}" if limit > max(first, 1) else f"≤ {limit:,.0f}" if first > 1 else "1"
 
     value, low, high = (effective[name] for name in ("value", "low", "high"))
-    return shown(value), NOT_KNOWN if low is None else f"[{shown(low)}, {shown(high)}]"
+    if low is None:
+        return shown(value), shown(low) if _is_beyond(effective) else NOT_KNOWN
+    return shown(value), f"[{shown(low)}, {shown(high)}]"
+
+
+def _is_beyond(effective: dict[str, Any]) -> bool:
+    """Whether the whole interval of the effective context is beyond what was measured."""
+    return "method" in effective and effective["low"] is None
+
+
+def _may_be_any(effective: dict[str, Any]) -> bool:
+    """Whether its interval is all that was measured, and what is beyond."""
+    low, first = effective["low"], effective["measured_from"]
+    return low is not None and low <= first and effective["high"] is None
 
 
 def _limits(values: dict[str, Any]) -> str:

@@ -9,19 +9,24 @@
 Legend of shapes: D documents, K bins, R resamples.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, EstimateJson
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate, EstimateJson
 from contextwise.base.intervals import (
+    Part,
     bootstrap_estimate,
     effective_freedom,
     jackknife_estimate,
     leave_one_out,
+    over_documents,
     ratio_difference,
     resampled_ratios,
+    student_t,
 )
 from contextwise.base.schemas import Count, Number, OneOrMore
 from contextwise.evaluation.measures.curve.passes import CurveSums
@@ -120,7 +125,9 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
             "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
         },
         "best_context_loss": None,
-        "effective_context": _effective(sums, losses[:count], curves, worth, freedom),
+        "effective_context": effective_context(
+            bins.centre, losses[:count], left_out[:, :count], all_sizes[:, :count], worth
+        ),
         "average_loss": estimates[count].to_dict() if tail else None,
     }
     if tail:
@@ -156,43 +163,78 @@ def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Est
     return replace(drawn, low=min(2 * value - high, value), high=max(2 * value - low, value))
 
 
-def _effective(
-    sums: CurveSums, losses_K: np.ndarray, drawn_RK: np.ndarray, worth: float, freedom: float
+def effective_context(
+    centre_K: np.ndarray, losses_K: np.ndarray, left_out_DK: np.ndarray, sizes_DK: np.ndarray, worth: float
 ) -> dict[str, Any]:
     """The effective context; ``value`` is None where every doubling up to ``measured_to`` is worth more.
 
     A limit that is None beside one that is a number lies beyond ``measured_to`` as well. One that equals ``measured_from`` may
     be smaller: no shorter context was measured.
+
+    Resamples would not do for an interval: the noise of many doublings makes some of them seem worth it, in each resample once
+    more. The context is smaller than the lower limit only if a doubling behind it that is not worth it seems so at the level
+    of all L of them together (Bonferroni), and larger than the upper one only if the last that is worth it does not seem so.
     """
-    centre = sums.bins.centre
-    measured = centre[2 * centre <= centre[-1]]
-    if not len(measured):
+    doublings = Doublings(centre_K)
+    if not (count := len(doublings.start_L)):
         unknown = dict.fromkeys(("value", "low", "high", "measured_from", "measured_to"))
         return {**unknown, "worth": worth}
-    value = effective_contexts(losses_K[None], centre, worth)[0]
-    drawn = effective_contexts(drawn_RK, centre, worth)
-    reach = {"measured_from": float(measured[0]), "measured_to": float(measured[-1])}
-    estimate = bootstrap_estimate(value, drawn, len(sums.documents), "nearest", freedom)
-    return {**estimate.to_dict(), **reach, "worth": worth}
+    gain_L = doublings.gains(losses_K[None])[0]
+    value = doublings.effective(gain_L[None], worth)[0]
+    measured = centre_K[doublings.start_L]
+    about = {"measured_from": float(measured[0]), "measured_to": float(measured[-1]), "worth": worth}
+    if len(left_out_DK) < FEWEST_DOCUMENTS:
+        return {**Estimate(float(value)).to_dict(), **about}
+    left_out_DL = doublings.gains(left_out_DK)
+    shares_DK = sizes_DK / sizes_DK.sum(0)
+    parts = [
+        over_documents(gain, left_out_DL[:, i], shares_DK[:, [start, end - 1, end]].sum(1))
+        for i, (gain, start, end) in enumerate(zip(gain_L, doublings.start_L, doublings.right_L, strict=True))
+    ]
+    alone, together = _reach(parts, CONFIDENCE), _reach(parts, 1 - (1 - CONFIDENCE) / count)
+    low, high = (doublings.effective(band_L[None], worth)[0] for band_L in (gain_L - together, gain_L + alone))
+    estimate = Estimate(float(value), float(low), float(high), method="t", documents=len(left_out_DK))
+    return {**estimate.to_dict(), **about}
 
 
-def effective_contexts(losses_RK: np.ndarray, centre_K: np.ndarray, worth: float) -> np.ndarray:
-    """The smallest context of each curve from which no doubling is worth ``worth`` nats: (R,), infinite if the last one is.
+def _reach(parts: Sequence[Part | None], confidence: float) -> np.ndarray:
+    """Half the widths of t-intervals at a level; infinite where the spread over documents is unknown."""
+    return np.array(
+        [math.inf if part is None else student_t(part.freedom, confidence) * math.sqrt(part.variance) for part in parts]
+    )
+
+
+class Doublings:
+    """What each doubling of the context is worth, between K bins at ``centre_K``: from L of them the doubled one is measured.
 
     A curve is taken as straight between its bins on a logarithmic axis, and so is what a doubling is worth.
+
+    Attributes:
+        start_L: the bins; ``right_L``: the first bin at or behind the doubled context.
     """
-    x = np.log2(centre_K)
-    last = int((2 * centre_K <= centre_K[-1]).sum())  # bins whose doubling lies on the curve
-    # The doubled context lies between bins right - 1 and right.
-    right = np.searchsorted(centre_K, 2 * centre_K[:last])
-    share = (x[:last] + 1 - x[right - 1]) / (x[right] - x[right - 1])
-    doubled = losses_RK[:, right - 1] * (1 - share) + losses_RK[:, right] * share
-    gain = losses_RK[:, :last] - doubled
-    worth_it = gain >= worth
-    behind = np.where(worth_it.any(1), last - worth_it[:, ::-1].argmax(1), 0)  # the last doubling that is worth it
-    rows, first = np.arange(len(gain)), np.minimum(behind, last - 1)
-    before = np.maximum(first - 1, 0)
-    drop = gain[rows, before] - gain[rows, first]
-    part = np.where(first > 0, (gain[rows, before] - worth) / np.where(drop > 0, drop, 1), 1)
-    contexts = 2 ** (x[before] + part.clip(0, 1) * (x[first] - x[before]))
-    return np.where(behind < last, contexts, np.inf)
+
+    def __init__(self, centre_K: np.ndarray) -> None:
+        self.x_K = np.log2(centre_K)
+        self.start_L = np.arange(int((2 * centre_K <= centre_K[-1]).sum()))
+        self.right_L = np.searchsorted(centre_K, 2 * centre_K[self.start_L])
+
+    def gains(self, losses_RK: np.ndarray) -> np.ndarray:
+        """Nats that each doubling is worth, for R curves: (R, L)."""
+        left_L, right_L = self.right_L - 1, self.right_L
+        share_L = (self.x_K[self.start_L] + 1 - self.x_K[left_L]) / (self.x_K[right_L] - self.x_K[left_L])
+        doubled_RL = losses_RK[:, left_L] * (1 - share_L) + losses_RK[:, right_L] * share_L
+        return losses_RK[:, self.start_L] - doubled_RL
+
+    def effective(self, gain_RL: np.ndarray, worth: float) -> np.ndarray:
+        """The smallest context from which no doubling is worth ``worth`` nats: (R,), infinite if the last one is."""
+        last, worth_it = len(self.start_L), gain_RL >= worth
+        behind = np.where(worth_it.any(1), last - worth_it[:, ::-1].argmax(1), 0)  # the last doubling that is worth it
+        rows, first = np.arange(len(gain_RL)), np.minimum(behind, last - 1)
+        before = np.maximum(first - 1, 0)
+        # Without a finite gain on both sides, the context of the later one.
+        finite = np.isfinite(gain_RL[rows, before]) & np.isfinite(gain_RL[rows, first])
+        drop = np.where(finite, gain_RL[rows, before] - gain_RL[rows, first], 0)
+        over = np.where(finite, gain_RL[rows, before] - worth, 1)
+        part = np.where(first > 0, over / np.where(drop > 0, drop, 1), 1)
+        contexts = 2 ** (self.x_K[before] + part.clip(0, 1) * (self.x_K[first] - self.x_K[before]))
+        return np.where(behind < last, contexts, np.inf)

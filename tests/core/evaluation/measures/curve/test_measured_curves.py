@@ -178,10 +178,7 @@ def test_settings_that_do_not_fit(held_out, model, settings, message):
     ("settings", "message"),
     [
         ({"mode": "running", "contexts": [4]}, "the running mode takes no contexts"),
-        (
-            {"mode": "running", "samples": 20},
-            "samples do not belong to the running mode; set `mode` to bands, or leave `sam",
-        ),
+        ({"mode": "running", "samples": 20}, "the running mode takes no samples; set `mode` to bands, or leave `sam"),
         ({"mode": "truncated", "contexts": [4], "context": 5}, "`context` is given together with `contexts`"),
         ({"mode": "truncated", "contexts": [0, 4]}, "contexts holds 0; each must be at least 1"),
     ],

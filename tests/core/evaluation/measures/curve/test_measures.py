@@ -1,18 +1,21 @@
 """Measures of curves that are known: a model that obeys a law, curves worked by hand, and what must hold for any."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from benchmarks.effective_context import LAWS, coverage
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios
+from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios, student_t
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.measures.curve.passes import Bins, RunningSums, running_pass, truncated_pass, whole_windows
-from contextwise.evaluation.measures.curve.readings import curve_measures, effective_contexts, lowest_estimate
+from contextwise.evaluation.measures.curve.readings import Doublings, curve_measures, effective_context, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
 
 
@@ -116,6 +119,11 @@ def test_one_document_allows_no_interval(corpus_of, tmp_path):
         assert measures[name]["value"] is not None and measures[name]["low"] is None
 
 
+def effective_contexts(losses, centre, worth):
+    doublings = Doublings(centre)
+    return doublings.effective(doublings.gains(losses), worth)
+
+
 def test_effective_context_by_hand():
     # Doublings from 1, 2 and 4 are worth 2, 0.5 and 0.01: 0.1 is crossed at (0.5 - 0.1) / (0.5 - 0.01) of the way from 2 to 4.
     curve = np.array([[4, 2, 1.5, 1.49]])
@@ -143,6 +151,32 @@ def test_one_noisy_bin_is_no_effective_context():
     assert effective_contexts(np.array([[5, 4, 3, 3, 2.5, 2.5, 2.5, 2.5]]), centre, 0.1)[0] == pytest.approx(2**3.8)
     # The last doubling that is measured has none behind it.
     assert effective_contexts(np.array([[5.0, 4, 3, 3]]), centre[:4], 0.1)[0] == pytest.approx(2**1.9)
+
+
+@pytest.mark.parametrize("noise", [1.0, 3.0])
+@pytest.mark.parametrize("law", LAWS)
+def test_the_interval_of_the_effective_context_holds_it_on_noisy_and_on_flat_curves(law, noise):
+    """Bins of noise seem to fall somewhere: percentiles of resamples hold the context of a flat curve in few cases."""
+    shares = coverage(LAWS[law], 30, noise, 60, seed=0)
+    assert shares["t"] >= 0.9
+    if law == "flat behind 8":
+        assert shares["resamples"] < 0.6
+
+
+def test_an_interval_of_the_effective_context_by_hand():
+    """Doublings are worth 0.5, 0.02 and 0 with standard errors of 0.01 and nine degrees of freedom."""
+    gains, documents = np.array([0.5, 0.02, 0.0]), 10
+    signs = np.resize([1.0, -1.0], documents)[:, None] * math.sqrt((documents - 1) / documents)
+    # Each document changes one bin's mean alone, so that the errors of the gains are those of the bins.
+    losses = np.array([3.0, 2.5, 2.48, 2.48])
+    left_out = losses + np.array([[0.0, 0.01, 0, 0.01]]) * signs * math.sqrt(1 / (documents - 1))
+    found = effective_context(2.0 ** np.arange(4), losses, left_out, np.ones((documents, 4)), 0.1)
+    first, second = gains[:2]
+    error = np.sqrt(np.square(left_out[:, 1] - losses[1]).sum() * (documents - 1) / documents)
+    low, high = student_t(9, 1 - 0.05 / 3) * error, student_t(9) * error
+    for limit, at in (("low", -low), ("value", 0.0), ("high", high)):  # crossings of the line between the two
+        one, other = first + at, second + at
+        assert found[limit] == pytest.approx(2 ** ((one - 0.1) / (one - other)))
 
 
 curves = arrays.arrays(float, (3, 9), elements=st.floats(0, 10))
