@@ -76,7 +76,11 @@ def predictions() -> list[str]:
         f"[{' and '.join(map(whole, plain))}](injections.md#norms-and-their-control); minus GPT-2 with a norm behind its "
         f"embedding {' and '.join(map(whole, norm))} |"
     ]
-    for text, words, decision in (("web", "web pages", "undecided"), ("news", "news", "undecided"), ("code", "code", "worse")):
+    for text, words, decision in (
+        ("web", "web pages", "undecided"),
+        ("news", "news", "undecided"),
+        ("code", "code", "worse"),
+    ):
         (trial,) = read(f"controls-{text}-cpu")["trials"].values()
         own, *_, last = (each for each in trial["comparisons"] if each["arm"] == "own_norms")
         assert own["budget"] < last["budget"] and last["decision"] == decision

@@ -217,11 +217,13 @@ def truncated_pass(
     saved = work.resumed(PART, {"nats": nats_CN, "done": done_C})
     if saved is not None and saved["done"].any() and ((saved["done"] >= 0) & (saved["done"] <= count)).all():
         nats_CN, done_C = saved["nats"], saved["done"]
-        say(f"resuming a stopped measurement: {done_C.sum():,} of {total:,} predictions are done")
     done = dict(zip(contexts, done_C.tolist(), strict=True))
     cost = {context: context / targets.band(context) for context in contexts}  # tokens that are read for a target
-    with progress_bar("curve", sum(cost.values()) * count, "tokens") as advance:
-        advance(sum(cost[context] * number for context, number in done.items()))
+    tokens, before = sum(cost.values()) * count, sum(cost[context] * number for context, number in done.items())
+    if before:
+        say(f"resuming a stopped measurement: {before:,.0f} of {tokens:,.0f} tokens are done")
+    with progress_bar("curve", tokens, "tokens") as advance:
+        advance(before)
         passes = truncated_passes(model, corpus, targets, contexts, start=start, batch_tokens=batch_tokens, done=done)
         for batch in passes:
             row = contexts.index(batch.context)

@@ -20,7 +20,6 @@ from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate, E
 from contextwise.base.intervals import (
     Part,
     bootstrap_estimate,
-    effective_freedom,
     jackknife_estimate,
     leave_one_out,
     over_documents,
@@ -114,16 +113,8 @@ def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]],
     curves, documents = resampled_ratios(all_nats[:, :count], all_sizes[:, :count]), len(all_nats)
     best = int(losses[:count].argmin())
     lowest = lowest_estimate(estimates[best], curves.min(axis=1), documents)
-    freedom = effective_freedom(all_sizes[:, count])
-    context = bootstrap_estimate(
-        int(bins.high[best]), bins.high[curves.argmin(1)], documents, "nearest", freedom
-    ).to_dict()
     measures = {
-        "lowest_bin": {
-            **lowest.to_dict(),
-            **limits[best],
-            "context": {name: int(x) if isinstance(x, float) else x for name, x in context.items()},
-        },
+        "lowest_bin": {**lowest.to_dict(), **limits[best]},
         "best_context_loss": None,
         "effective_context": effective_context(
             bins.centre, losses[:count], left_out[:, :count], all_sizes[:, :count], worth
