@@ -344,7 +344,7 @@ def _check_context_matters(scores: list[Score], observed: Observations) -> None:
         )
     if blind.error <= seeing.error:
         raise DataError(
-            f"held-out runs are predicted as well without the training context (error of ln L {blind.error:.4f}) as with it "
-            f"({seeing.error:.4f}): the sweep does not show what the context is worth in a law; add contexts, seeds or "
+            "the sweep does not show what a longer training context is worth: a law that leaves it out predicts held-out runs "
+            f"as well (error of ln L {blind.error:.4f} against {seeing.error:.4f}); add contexts, seeds or "
             f"tokens{_measured(observed)}"
         )

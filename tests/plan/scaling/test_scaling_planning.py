@@ -381,7 +381,7 @@ def test_a_loss_that_does_not_know_the_context_is_refused():
         return 2 + 60 / tokens**0.3
 
     points = drawn_points(blind, {"nano": 900e3}, run_noise=0.01, seed=3)
-    with pytest.raises(DataError, match="does not show what the context is worth"):
+    with pytest.raises(DataError, match="does not show what a longer training context is worth"):
         Analysis(observations(points), resamples=20)
 
 
