@@ -68,6 +68,7 @@ def test_near_copies_decide_nothing(result, copies):
     assert result.losses["gpt2"][128][0] == pytest.approx(nats[others].sum() / tokens[others].sum())
     assert (result.held_out["documents"], result.held_out["tokens"]) == (10, tokens[others].sum())
     held_out = json.loads((result.path / "result.json").read_text())["held_out"]
+    assert held_out["decided"] == others.tolist()
     assert set(held_out["near_copies"]) == {"3", "8"} and held_out["near_copies_left_out"] is True
     assert all(0.5 <= share < 1 for share in held_out["near_copies"].values())
     weights = Corpus.open(copies, split="validation").lengths[others].astype(float)

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -46,10 +46,12 @@ class PlanOfTrial(TypedDict):
 class HeldOutOfTrial(HeldOut):
     """The held-out documents of the decision.
 
-    ``effective_documents`` of equal size weigh as much. ``near_copies`` are the documents, by number, that share half or more
-    of their n-grams with the training text, and that share; ``near_copies_left_out`` says whether they decide nothing.
+    ``decided`` are their numbers in the split; results of older versions lack them. ``effective_documents`` of equal size weigh
+    as much. ``near_copies`` are the documents, by number, that share half or more of their n-grams with the training text, and
+    that share; ``near_copies_left_out`` says whether they decide nothing.
     """
 
+    decided: NotRequired[list[Count]]
     effective_documents: float
     near_copies: dict[str, float]
     near_copies_left_out: bool
@@ -127,6 +129,7 @@ class ScoredDocuments:
         return HeldOutOfTrial(
             documents=len(self.decided),
             tokens=tokens,
+            decided=[int(number) for number in self.decided],
             effective_documents=self._effective,
             near_copies=self.compared["shares"],
             near_copies_left_out=self.leaves_out,
