@@ -238,9 +238,9 @@ USAGE = {
     r"Missing (?:argument|option) '(.+)'\.": "{0} is missing",
     r"Option '(.+)' requires an argument\.": "{0} needs a value",
     r"Option '(.+)' does not take a value\.": "{0} takes no value",
-    r"No such option: (\S+) \(Possible options: (.+)\)": "there is no option {0}; did you mean {1}?",
-    r"No such option: (\S+)": "there is no option {0}",
-    r"Got unexpected extra argument(?:\(s\)|s)? \((.+)\)": "too many arguments: {0}",
+    r"No such option: (.+?) \(Possible options: (.+)\)": "there is no option {0}; did you mean {1}?",
+    r"No such option: (.+)": "there is no option {0}",
+    r"Got unexpected extra argument(?:\(s\)|s)? \((.*)\)": "too many arguments: {0}",
 }
 """What Typer says of a wrong command line, and what we do."""
 

@@ -19,6 +19,7 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, listed
 from contextwise.base.intervals import ratio_difference, ratios, resampled_ratios
+from contextwise.base.progress import say
 from contextwise.base.tables import Column, Row, Table
 from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of
@@ -170,6 +171,8 @@ def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
                         f"{source} was measured with {name} {settings.get(name)}, {sources[0]} with "
                         f"{first['settings'].get(name)}, and so at other targets; measure both alike, or with --mode running"
                     )
+    if len({bool(curve.summary["settings"].get("bos")) for curve in curves}) > 1:
+        say("note: a start token stands before the windows of some curves alone, which lowers their first rows (--bos)")
     return curves
 
 

@@ -276,8 +276,9 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
             )
         if name in _RESERVED:
             raise ConfigError(f"no split can be called {name!r}, which the corpus uses itself; choose another name")
-        if name not in SPLITS and (meant := difflib.get_close_matches(name, SPLITS, n=1)):
-            say(f"note: the split is called {name!r}, not {meant[0]!r}, which `train` or a measure looks for")
+        near = [*difflib.get_close_matches(name, SPLITS, n=1), *(each for each in SPLITS if each.startswith(name[:3]))]
+        if name not in SPLITS and near:
+            say(f"note: the split is called {name!r}, not {near[0]!r}, which `train` or a measure looks for")
         named.append((source, name))
     return [source for source, _ in named], [name for _, name in named]
 

@@ -216,8 +216,9 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
     size = ["tokens"] if value == ["nats"] and "bytes" not in columns else []
     for needed in ("arm", "seed", *value, *size):
         if needed not in columns:
-            near = did_you_mean(needed, table.column_names, " ").strip()
-            found = f"it has {listed(sorted(map(str, table.column_names)))}"
+            present = [column for column in table.column_names if column not in absent]
+            near = did_you_mean(needed, present, " ").strip()
+            found = f"it has {listed(sorted(map(str, present)))}"
             how = "; or label the file: ARM:SEED=PATH" if needed in ("arm", "seed") else ""
             raise DataError(f"{name} has no column {needed}; {found}{'; ' * bool(near)}{near}{how}")
     if len(measured) > 1:

@@ -8,6 +8,7 @@ needs are copied, flat, next to the weights, with relative imports of each other
 import ast
 import importlib.util
 import json
+import math
 import re
 import shutil
 from pathlib import Path
@@ -33,7 +34,9 @@ from contextwise.models.loading import (
     load_without_heads,
     model_folder,
 )
+from contextwise.models.spec import meta_model
 from contextwise.models.variant.code import known_code, run_code
+from contextwise.models.variant.modeling import ties_of, unsaved_values
 
 SHARED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.md", "LICENSE*", "NOTICE*")
 """Files of a model that an export holds: no code, nothing that would have to be unpickled."""
@@ -64,11 +67,11 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     variant = config.get("file") if config.get("model_type") == "variant" else None
     check_new(out)
     out = output_folder(out)
-    files: dict[str, str] = {} if card is None else {"README.md": card}
+    files: dict[str, str | bytes] = {} if card is None else {"README.md": card}
     own = None
     if standalone and variant:
         own = _own_model(source)
-        files |= _own_code(own, config)
+        files |= _own_code(own, load_config(source))
     elif standalone:
         classes = _classes(source)
         files |= _code([kind.__module__ for kind in classes.values()])
@@ -90,7 +93,7 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
             else:
                 shutil.copyfile(file, target / file.name)
         for name, text in files.items():
-            (target / name).write_text(text, encoding="utf-8")
+            (target / name).write_bytes(text.encode() if isinstance(text, str) else text)
         seal(target)
     return out
 
@@ -174,38 +177,64 @@ def _classes(source: str | Path) -> dict[str, type]:
 def _own_model(source: str | Path) -> Any:
     """The model of a variant's own class, without the variant around it; a ConfigError if it is of no class of the user's."""
     variant: Any = load_generating_model(source, device="cpu")
-    own = variant.model
-    if type(own).__module__ != run_code(variant.config.sha256, variant.config.file).__name__:
+    own, config = variant.model, variant.config
+    if type(own).__module__ != run_code(config.sha256, config.file).__name__:
         raise ConfigError(
             f"{source} is a stock model that a function changed, which transformers cannot load without Contextwise; define a "
             "class, or leave out `standalone`"
         )
+    stock = {name for name, _ in meta_model(own.config).named_buffers()}
+    if unsaved := unsaved_values(own, stock):
+        raise ConfigError(
+            f"{source} keeps {unsaved[0][2]} outside of its saved state, which transformers does not compute again; make it a "
+            "persistent buffer, or leave out `standalone`"
+        )
+    try:
+        code = known_code(config.sha256, config.file).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{config.file} is not UTF-8 text, as transformers reads code; save it as UTF-8") from None
+    for node in ast.walk(ast.parse(code)):
+        names = [str(getattr(node, "module", ""))] if isinstance(node, ast.ImportFrom) else []
+        names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        if ours := [name for name in names if is_ours(name)]:
+            raise ConfigError(f"{config.file} imports {ours[0]}, which needs Contextwise; leave out `standalone`")
+    own._tied_weights_keys = dict(ties_of(own))
+    own.all_tied_weights_keys = dict(own._tied_weights_keys)  # saved once
     if not variant.reads_cache:
         own.generation_config.use_cache = False
     return own
 
 
-def _own_code(model: Any, variant: dict[str, Any]) -> dict[str, str]:
+def _own_code(model: Any, variant: Any) -> dict[str, str | bytes]:
     """File name -> text: a variant's file, and a class and a configuration of its own, for which no stock class is taken."""
-    name, stock = variant["name"], type(model.config)
-    stem = re.sub(r"\W", "_", Path(variant["file"]).stem)
+    name, stock = variant.name, type(model.config)
+    stem = re.sub(r"\W", "_", f"variant_{Path(variant.file).stem}")
     text = EXPORTED.format(
-        file=variant["file"],
         name=name,
         stem=stem,
         stock=stock.__name__,
         module=stock.__module__,
         model_type=f"{model.config.model_type}-{name.lower()}",
-        options=variant["options"],
+        options=_literal(variant.options),
+        tied=model._tied_weights_keys,
     )
     auto_map = {"AutoConfig": f"exported_{stem}.{name}Config", "AutoModelForCausalLM": f"exported_{stem}.{name}"}
     about = {"model_type": f"{model.config.model_type}-{name.lower()}", "architectures": [name], "auto_map": auto_map}
-    code = known_code(variant["sha256"], variant["file"]).decode()
+    code = known_code(variant.sha256, variant.file)
     config = json.loads(model.config.to_json_string())
     return {f"{stem}.py": code, f"exported_{stem}.py": text, "config.json": _json(_shared(config) | about)}
 
 
-EXPORTED = '''"""{name} of {file}, with the options that it was trained with."""
+def _literal(value: Any) -> str:
+    """A JSON-like value as Python writes it; ``repr`` of an infinite number is no code."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_literal(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
+
+
+EXPORTED = '''"""{name} of {stem}.py, with the options that it was trained with."""
 
 import functools
 
@@ -220,6 +249,7 @@ class {name}Config({stock}):
 
 class {name}(Trained):
     config_class = {name}Config
+    _tied_weights_keys = {tied}
 
     def __init__(self, config):
         super().__init__(config, **{options})

@@ -243,6 +243,8 @@ def _loaded(
     except Exception as error:
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no {what} could be loaded from {path_or_name}: {reason}") from error
+    if lost := [name for name, weight in model.named_parameters() if weight.is_meta]:
+        raise CheckpointError(f"no {what} could be loaded from {path_or_name}: no file holds the weights {lost[0]}")
     _check_finite(model, path_or_name)
     _check_whole_numbers(model, Path(folder))
     _use_ordinary_outputs(model)

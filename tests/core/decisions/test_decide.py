@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -113,6 +114,10 @@ def test_the_names_of_files_give_arm_and_seed_in_every_form(tmp_path, form):
             rows.to_json(file, orient="records", lines=True)
         else:
             rows.to_csv(file, index=False) if form == "csv" else rows.to_parquet(file, index=False)
+    if form == "jsonl":
+        with pytest.raises(DataError, match="has no column arm; it has document, nats and tokens; or label the file"):
+            read_losses(shutil.copy(tmp_path / "a-s0.jsonl", tmp_path / "losses-of-a.txt.jsonl"))
+        (tmp_path / "losses-of-a.txt.jsonl").unlink()
     found, expected = (decide(losses, "a").comparisons[0].difference.value for losses in (tmp_path, frame))
     assert found == pytest.approx(expected)
 

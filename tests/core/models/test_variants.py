@@ -283,6 +283,29 @@ class Smeared(GPT2LMHeadModel):
         return CausalLMOutputWithPast(logits=self.lm_head(out.last_hidden_state + shift), past_key_values=out.past_key_values)
 
 
+class Buffered(GPT2LMHeadModel):
+    def __init__(self, config, scale: float = 1.0):
+        super().__init__(config)
+        self.register_buffer("shift", torch.linspace(0, scale if scale < 9 else 2, config.n_embd), persistent=False)
+        self.plain = torch.arange(config.n_embd) / 8
+
+    def forward(self, input_ids=None, **kwargs):
+        hidden = self.transformer(input_ids)[0]
+        return CausalLMOutputWithPast(logits=self.lm_head(hidden + self.shift * self.plain))
+
+
+class Doubled(GPT2LMHeadModel):
+    def __init__(self, config, scale: float = 1.0):
+        super().__init__(config)
+        self.one, self.two = (nn.Linear(config.n_embd, config.n_embd, bias=False) for _ in range(2))
+        self.two.weight = self.one.weight
+        self.scale = min(scale, 3.0)
+
+    def forward(self, input_ids=None, **kwargs):
+        hidden = self.transformer(input_ids)[0]
+        return CausalLMOutputWithPast(logits=self.lm_head(hidden + self.scale * self.two(self.one(hidden))))
+
+
 def unchanged(model):
     return model
 """
@@ -311,6 +334,30 @@ def test_a_variant_that_is_a_class_opens_elsewhere_and_as_no_stock_model(tmp_pat
     monkeypatch.setattr(trust, "remote_code", True)
     with torch.no_grad():
         assert torch.equal(load_model(out, device="cpu")(tokens).logits, model(tokens).logits)
+
+
+@pytest.mark.long
+def test_weights_that_two_layers_share_and_an_infinite_option_are_exported(tmp_path):
+    model = smeared(tmp_path, "Doubled", "9-b", scale=float("inf"))
+    exported_says_the_same(model, torch.tensor([[1, 2, 3]]), tmp_path)
+
+
+def test_values_outside_of_the_saved_state_are_computed_again_and_not_exported(tmp_path):
+    model, tokens = smeared(tmp_path, "Buffered", scale=2.0), torch.tensor([[1, 2, 3]])
+    model.save_pretrained(tmp_path / "model")
+    for load in (load_model, AutoModelForCausalLM.from_pretrained):
+        with torch.no_grad():
+            assert torch.equal(load(tmp_path / "model")(tokens).logits.cpu(), model(tokens).logits)
+    with pytest.raises(ConfigError, match="keeps shift outside of its saved state, .* make it a persistent buffer"):
+        export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
+
+
+def test_a_variant_that_needs_contextwise_is_not_exported_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("test_variants.SMEARED", f"{SMEARED}\nfrom contextwise.models.losses import IGNORED\n")
+    smeared(tmp_path, stem="needy", known=True).save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="needy.py imports contextwise.models.losses, which needs Contextwise"):
+        export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_variant_that_is_a_function_is_exported_with_contextwise_alone(tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from contextwise.base.config import checked
-from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean, misspelt, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, refuse_pipe
 from contextwise.base.files import KeptPath, check_schema, expanded, read_json, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.machine import own_version
@@ -294,9 +294,7 @@ class Corpus:
             return None
         named = None if tokenizer is None else tokenizer.bos_token_id
         if (start := self.end_of_text if named is None else named) is None:
-            raise ConfigError(
-                Problem("has no token to start a window with", "the corpus", str(self.path), "leave bos out")
-            )
+            raise ConfigError(f"the corpus {self.path} has no token to start a window with; leave bos out")
         return start
 
     def verify(self) -> None:

@@ -142,7 +142,7 @@ def truncated_passes(
         what = "a context" if start is None else "a start token and a context"
         raise ConfigError(
             f"{what} of {longest:,} tokens do{'es' * (start is None)} not fit the model, which has {limit:,} positions; give "
-            f"contexts of at most {limit - len(before):,}"
+            f"contexts of at most {limit - len(before):,}{', or --no-bos' * len(before)}"
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     device = next(model.parameters()).device

@@ -6,7 +6,7 @@ Shapes: B rows, T positions, D channels.
 import copy
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +117,32 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{config.source} is no causal language model: it gives {type(self.model).__name__} without a vocabulary head "
                 "(get_output_embeddings)"
             )
-        ties = dict(_tied(self))
+        ties = dict(ties_of(self))
         self._tied_weights_keys = ties  # saved once
         self.post_init()
         self.all_tied_weights_keys |= ties  # and not missing in a saved model
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does, and compute again what the user's code keeps outside of the saved state."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._compute_unsaved()
+        return loaded
+
+    def _compute_unsaved(self) -> None:
+        """Give buffers that are not saved, and tensors that are no buffers, the values of a model that is built anew.
+
+        transformers builds a model that it loads without values, and knows these of its own classes alone.
+        """
+        stock = {name for name, _ in meta_model(self.config.backbone_config).named_buffers()}
+        unsaved = unsaved_values(self.model, stock)
+        if not unsaved:
+            return
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            modules = dict(type(self)(copy.deepcopy(self.config)).model.named_modules())
+        for name, module, key in unsaved:
+            value, old = getattr(modules[name], key), getattr(module, key)
+            setattr(module, key, value.to(self.device, old.dtype))
 
     def init_weights(self) -> None:
         """Tie the weights; the parts have initialized themselves."""
@@ -284,7 +306,17 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         (Path(save_directory) / self.config.file).write_bytes(known_code(self.config.sha256, self.config.file))
 
 
-def _tied(model: nn.Module) -> Iterator[tuple[str, str]]:
+def unsaved_values(model: nn.Module, stock: Collection[str]) -> list[tuple[str, nn.Module, str]]:
+    """Name, module and attribute of each tensor of a model that its saved state lacks, but for the buffers ``stock``."""
+    found = []
+    for name, module in model.named_modules():
+        buffers = [key for key in module._non_persistent_buffers_set if f"{name}.{key}".lstrip(".") not in stock]
+        tensors = [key for key, value in vars(module).items() if isinstance(value, Tensor)]
+        found += [(name, module, key) for key in (*buffers, *tensors) if getattr(module, key) is not None]
+    return found
+
+
+def ties_of(model: nn.Module) -> Iterator[tuple[str, str]]:
     """The further names of each parameter that has several, with its first one."""
     first: dict[nn.Parameter, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):

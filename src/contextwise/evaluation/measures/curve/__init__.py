@@ -197,12 +197,14 @@ class Curve(Measure):
 
         assert self.context is not None
         if rotary_modules(subject.model) or self.rope != "none" or self.rope_factor is not None:
-            return extend_positions(subject.model, self.context, self.rope, self.rope_factor, subject.trained_context)
+            length = self.context + bool(self.bos)  # the start token has a position of its own
+            return extend_positions(subject.model, length, self.rope, self.rope_factor, subject.trained_context)
         limit = subject.positions
-        if limit is not None and self.context > limit:
+        start = " behind a start token (see --no-bos)" if self.bos else ""
+        if limit is not None and self.context + bool(self.bos) > limit:
             raise ConfigError(
                 f"a context of {self.context:,} tokens is longer than the {limit:,} positions that {subject.source} has "
-                f"learned; give at most {limit:,}, or a model with rotary positions"
+                f"learned; give at most {limit - bool(self.bos):,}{start}, or a model with rotary positions"
             )
         return None
 
