@@ -17,4 +17,8 @@ MODELS = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_an_exported_model_needs_no_contextwise(name, tmp_path):
-    exported_says_the_same(MODELS[name]().eval(), draw(2, 7), tmp_path)
+    out = exported_says_the_same(MODELS[name]().eval(), draw(2, 7), tmp_path)
+    files = {file.name for file in out.glob("*.py")}
+    assert all(file.startswith("contextwise_") for file in files)
+    # The code of the model alone: neither its specification, by which it is trained, nor the objectives and measures.
+    assert not [file for file in files if file.endswith("_spec.py") or "_training_" in file or "_evaluation_" in file]

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
+from contextwise.base.gguf import gguf_folder
 from contextwise.base.machine import torch_device
 from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
 from contextwise.base.runs import RunFolder
@@ -59,8 +60,8 @@ def model_folder(path_or_name: str | Path) -> str:
     Raises:
         CheckpointError: the run is not finished, or the folder contains no model.
     """
-    if (gguf := _gguf(str(path_or_name))) is not None:
-        return gguf
+    if (converted := gguf_folder(str(path_or_name))) is not None:
+        return str(converted)
     refuse_missing(path_or_name)
     path = Path(path_or_name)
     if not path.exists():  # a name on the Hub
@@ -79,14 +80,6 @@ def model_folder(path_or_name: str | Path) -> str:
     if path.is_file():
         raise CheckpointError(f"{path} is a file; give the folder of a model, such as {path.parent}")
     raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")
-
-
-def _gguf(name: str) -> str | None:
-    """The folder of the converted model of a GGUF file; None for another model."""
-    with contextlib.suppress(ModuleNotFoundError):  # a standalone export does not contain it
-        folder = importlib.import_module("contextwise.base.gguf").gguf_folder(name)
-        return None if folder is None else str(folder)
-    return None
 
 
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:
@@ -122,9 +115,7 @@ def _check_sizes(folder: str) -> None:
 
 def _register_models() -> None:
     """Register the models of this package, which import this module, with transformers' Auto classes."""
-    # A standalone export contains this module and one model, not the registry.
-    with contextlib.suppress(ModuleNotFoundError):
-        importlib.import_module("contextwise.models.spec").register_models()
+    importlib.import_module("contextwise.models.spec").register_models()
 
 
 def _failure_reason(folder: str, error: Exception) -> str:

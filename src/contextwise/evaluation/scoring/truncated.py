@@ -2,7 +2,8 @@
 
 A loss measured over windows confounds the effect of a longer context with the choice of tokens that have one. Here the targets
 are chosen once, each with at least the longest context before it in its document, and each is predicted once per context
-length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). A start token precedes them on request only.
+length l, from the nearest l tokens only (intrinsic entropy, Section 2.2.2). A start token precedes them where
+one is given.
 
 So a target costs l tokens at each l. *Bands* cost 8: the targets are chosen in blocks of consecutive tokens, and a window of l
 tokens predicts up to l/8 of them, which see between 7l/8 + 1 and l tokens. Below 16 tokens a band is one target.

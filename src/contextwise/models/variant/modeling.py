@@ -142,7 +142,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             modules = dict(type(self)(copy.deepcopy(self.config)).model.named_modules())
         for name, module, key in unsaved:
             value, old = getattr(modules[name], key), getattr(module, key)
-            setattr(module, key, value.to(self.device, old.dtype))
+            setattr(module, key, value.to(self.device if old.is_meta else old.device, old.dtype))
 
     def init_weights(self) -> None:
         """Tie the weights; the parts have initialized themselves."""
