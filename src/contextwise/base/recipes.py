@@ -119,7 +119,9 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     if shipped is None:
         known = {key: each.name for each in shipped_recipes() for key in (each.name, each.path.stem)}
         if path.is_dir():
-            raise ConfigError(f"{path} is a folder that holds no recipe; give the folder of one run, or a YAML file")
+            raise ConfigError(
+                f"{path} is a folder that holds no recipe; give one that contextwise {verb} made, or a YAML file"
+            )
         hint = did_you_mean(str(name), known, "contextwise recipes lists those that come with the package")
         raise ConfigError(f"there is no recipe {name}; give the path of a YAML file, or a name ({hint})")
     return shipped

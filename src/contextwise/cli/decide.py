@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from rich.console import RenderableType
 from typer import Argument, Option
 
-from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
-from contextwise.base.recipes import recipe_kinds, recipe_path, shipped_recipe, shipped_recipes
+from contextwise.base.recipes import recipe_kinds
 from contextwise.base.runs import RunFolder
 from contextwise.cli.common import (
     AsJson,
@@ -28,6 +27,7 @@ from contextwise.cli.common import (
     show_line,
     show_values,
 )
+from contextwise.experiments.recipe_kinds import check_trial
 
 if TYPE_CHECKING:
     from contextwise.experiments.trial.result import TrialResult
@@ -109,13 +109,8 @@ def trial(
             "and a folder"
         )
     file = arms[0] if len(arms) == 1 else None
-    if file is not None:  # errors of the file need no torch, which takes seconds to import
-        if not (file.endswith((".yaml", ".yml")) or shipped_recipe(file, "trial") or Path(file).is_dir()):
-            raise ConfigError(
-                f"one arm ({file}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its "
-                f"folder){misspelt(file, [each.path.stem for each in shipped_recipes('trials')])}"
-            )
-        read_yaml(recipe_path(file, "trial"))
+    if file is not None:
+        check_trial(file)
     elif corpus is None and not any(each.strip().startswith("corpus=") for each in settings or []):
         raise ConfigError("--corpus is missing; give the folder of a prepared corpus (contextwise prepare makes one)")
     from contextwise.data import Corpus

@@ -55,12 +55,15 @@ def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
 
 
 def parse_json(content: bytes) -> Any:
-    """Parse a JSON text; the message of its ValueError is a predicate, "is not ..."."""
+    """Parse a JSON text; the message of its ValueError is a predicate, "is not ..." or "holds ..."."""
     try:
         return _DECODER.decode(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8 text") from None
     except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError) and error.msg == "Extra data":
+            where = f"line {error.lineno}, " * (error.lineno > 1) + f"column {error.colno}"
+            raise ValueError(f"holds more than one JSON value, the second from {where}") from None
         raise ValueError(f"is not JSON ({str(error)[:100]})") from None
 
 
@@ -91,7 +94,7 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
                 raise DataError(f"{path}:{number}: the line is longer than 256 MiB; split the text")
             content = line.removeprefix(codecs.BOM_UTF8).strip()
             if content.startswith(b"[") and not started:
-                items = parse_json(content + file.read())
+                items = parse_json(b"\n" * (number - 1) + line.removeprefix(codecs.BOM_UTF8) + file.read())
                 for index, item in enumerate(items, start=1):
                     yield f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items)
                 return

@@ -9,6 +9,7 @@ from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Row, Table
 from contextwise.comparison.decided import READINGS, Comparison
 from contextwise.comparison.discoveries import TriedChange
+from contextwise.comparison.sequential import FEWEST_SEEDS
 from contextwise.decisions import Decision
 from contextwise.reports import page
 from contextwise.reports.page import Page, Plot, Section
@@ -22,7 +23,7 @@ ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so you may stop after any of "
     "them and continue later."
 )
-NO_INTERVAL = "There is no interval yet; the first one comes after four seeds or five."
+NO_INTERVAL = f"There is no interval yet; the first one comes after {FEWEST_SEEDS} seeds."
 CROSSES: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""

@@ -45,6 +45,7 @@ def test_gzip_byte_order_mark_windows_lines_and_blank_lines(tmp_path: Path) -> N
         (b'{"text": "a", "text": "b"}', "the line is not JSON (it has the key 'text' twice"),
         (b'{"text": "a", "m": {"n": 1, "n": 2}}', "the line is not JSON (it has the key 'n' twice"),
         (b"[1]", "the line is not a JSON object but a list"),
+        (b'{"text": "a"} {}', "the line holds more than one JSON value, the second from column 15"),
         (b'"text"', "the line is not a JSON object but a string"),
         (b"7", "the line is not a JSON object but a number"),
         (b'{"body": "a", "id": 3}', "there is no field 'text' (fields: 'body', 'id'; text_field names another)"),
@@ -63,6 +64,14 @@ def test_bad_lines_say_where_and_why(tmp_path: Path, line: bytes, why: str) -> N
     first, bad, last = read(path)
     assert (first, last) == (Document("fine", {}), Document("🙂", {}))
     assert isinstance(bad, BadRecord) and bad.where == f"{path}:2" and bad.why.startswith(why)
+
+
+def test_a_list_in_each_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\n[{"text": "a"}]\n[{"text": "b"}]\n')
+    assert read(path) == [
+        BadRecord(str(path), "the file holds more than one JSON value, the second from line 3, column 1")
+    ]
 
 
 def test_another_text_field(write_jsonl: Callable[..., Path]) -> None:
@@ -89,6 +98,9 @@ def test_text_files_of_a_folder_are_documents_with_paths(tmp_path: Path) -> None
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"abc\x89PNG")
     assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
+    (tmp_path / "paper.pdf").write_bytes(b"%PDF")
+    first, _ = read(tmp_path)
+    assert first.where == str(tmp_path / "paper.pdf") and first.why.startswith("the file is a PDF: write its text into")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +109,8 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
 def test_what_other_programs_read_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
     content = b"<p>hello</p>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    (bad,) = read(tmp_path / name)
-    assert isinstance(bad, BadRecord) and "name it .txt to take it as it is" in bad.why
+    with pytest.raises(DataError, match=rf"{name} is .*name it \.txt to take it as it is$"):  # nothing else to read
+        read(tmp_path / name)
     (tmp_path / name).rename(tmp_path / "x.txt")
     (tmp_path / "x.txt").write_bytes(content)
     assert read(tmp_path / "x.txt") == [Document("<p>hello</p>", {"path": "x.txt"})]

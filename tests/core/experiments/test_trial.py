@@ -986,6 +986,7 @@ def test_a_change_that_is_decided_twice_counts_once(finished, tmp_path):
         ("trial gpt2 pm --discoveries .", "leave the arms out"),
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
+        ("trial gpt2 models.py:Other --corpus corpus", "models.py cannot be read"),
         ("trial stdlib-quik", "(a YAML file, its name or its folder); did you mean stdlib-quick?"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),

@@ -66,9 +66,11 @@ class FileSource(Source):
         what = NOT_TEXT.get(Path(path.name.lower().removesuffix(".gz")).suffix)
         if what is None:
             yield from self.records_of(path, text_field)
-        else:
-            why = f"the file is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
-            yield BadRecord(str(path), why), 1.0
+            return
+        why = f"is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
+        if len(self.files) == 1:  # nothing would be left without it
+            raise DataError(f"{path} {why}")
+        yield BadRecord(str(path), f"the file {why}"), 1.0
 
     @abc.abstractmethod
     def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:

@@ -27,8 +27,9 @@ from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
 from contextwise.experiments.launchers import AnyExecutor
+from contextwise.experiments.recipe_kinds import check_trial
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
-from contextwise.models.variant.code import is_variant
+from contextwise.models.variant.code import is_variant, parse_variant
 from contextwise.training.kinds import VariantSettings
 
 DEFAULT_TOKENS = 524_288
@@ -313,6 +314,7 @@ def load_trial(
     """
     data, folder = dict[str, Any](), Path()
     if trial is not None:
+        check_trial(trial)
         data, folder = Question.read_file(trial, "trial")
     data |= values
     if isinstance(data.get("recipe"), str):
@@ -372,6 +374,7 @@ def _arm(name: str) -> Arm:
         recipe = read_yaml(recipe_path(name))
         return Arm(recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")})
     if is_variant(name):
+        validate(VariantSettings, parse_variant(name), f"the arm {name}")
         return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:
         known = [*BUILT_IN, *(each.path.stem for each in shipped_recipes())]
