@@ -318,6 +318,10 @@ def report(
                 )
             _show_files([made], as_json)
             return
+        for own, each in recipe_kinds().items():
+            if each.resolved and (first / each.resolved).is_file():
+                again = f"contextwise {each.verb} {first}"
+                raise ConfigError(f"{first} is a {own} without its page, {made.name}; write it again with: {again}")
         hint = "" if first.exists() else misspelt(first)
         raise ConfigError(
             f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table{hint}"

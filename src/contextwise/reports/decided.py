@@ -24,7 +24,7 @@ ANYTIME = (
     "them and continue later."
 )
 NO_INTERVAL = f"There is no interval yet; the first one comes after {FEWEST_SEEDS} seeds."
-CROSSES: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 8}}
+CROSSES: dict[str, Any] = {"mode": "markers", "marker": {"symbol": "x-thin-open", "size": 9, "line": {"width": 2}}}
 SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
@@ -98,7 +98,9 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
     own = _by_seed(comparison)
     seeds = [*range(1, len(own) + 1)]
-    traces = [page.scatter(seeds, own, None, "seed %{x}: %{y:+.4f}", name="each seed", **CROSSES)]
+    beside = [seed - 0.12 for seed in seeds]  # of the intervals, which would hide them
+    marks = {"text": [f"seed {seed}" for seed in seeds], **CROSSES}
+    traces = [page.scatter(beside, own, None, "%{text}: %{y:+.4f}", name="each seed", **marks)]
     shown: list[Estimate] = []
     for series, (reading, words) in enumerate(READINGS.items()):
         known = [look for look in comparison.looks if look.of(reading).has_interval]

@@ -716,12 +716,13 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
 def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     recipe = tmp_path / "own.yaml"
     recipe.write_text(yaml.safe_dump({"name": "own", "seed": 3, **RECIPE}))
-    arms = {"gpt2": None, "pm": ["model.width=32"], "small": "contextlm", "own": str(recipe)}
+    arms = {"gpt2": None, "pm": ["model.width=32", "model.extra_layers=2"], "small": "contextlm", "own": str(recipe)}
     trial = Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
     models = {name: each.model for name, each in trial.arms.recipes.items()}
     assert (models["pm"].extra_layers, models["pm"].width) == (2, 32)
     assert models["small"].context_predictor is not None and models["gpt2"].context_predictor is None
     assert models["own"] == models["gpt2"]
+    assert trial.settings.arms["pm"].settings == ["model.extra_layers=2", "model.width=32"]
     again = TrialSettings.model_validate(trial.settings.model_dump(mode="json"))
     assert again == trial.settings
 

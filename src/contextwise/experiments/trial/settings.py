@@ -352,7 +352,7 @@ def _given_arm(name: str, arm: Any) -> Any:
     if isinstance(arm, list) and arm and is_variant(arm[0]):
         return [*_arm(arm[0]).settings, *arm[1:]]
     if isinstance(arm, list) and name in BUILT_IN:
-        return [*BUILT_IN[name], *arm]
+        return [*BUILT_IN[name], *(setting for setting in arm if setting not in BUILT_IN[name])]
     return arm
 
 
