@@ -59,7 +59,9 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     contextwise.refused("report notes.json", "notes.json is no table of a sweep (it has no columns); give a file that")
     (contextwise.folder / "t").mkdir()
     (contextwise.folder / "t" / "trial.yaml").write_text("arms: {}")
-    contextwise.refused("report t", "t is a trial without its page, report.html; write it again with: contextwise trial t")
+    contextwise.refused(
+        "report t", "t is a trial without its page, report.html; write it again with: contextwise trial t"
+    )
     run = make_run("A").path
     contextwise.refused(
         f"report {run.parent}/{run.name}x", f"give the folder of one, or its table; did you mean {run}?"
