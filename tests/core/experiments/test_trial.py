@@ -832,6 +832,21 @@ def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_pa
             Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
 
 
+def test_a_recipe_whose_corpus_is_an_example_reads_the_trials(corpus_folder, tmp_path, monkeypatch):
+    """Recipes of the package name ``corpora/stdlib``; here another text lies there, and one recipe's corpus is nowhere."""
+    monkeypatch.chdir(tmp_path)
+    write_documents(tmp_path / "other.jsonl", 40, seed=1)
+    prepare_corpus(tmp_path / "other.jsonl", "train:300", tmp_path / "corpora" / "stdlib", validation=0.2)
+    Path("own.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {"context": 16, "corpus": "corpora/absent"}}))
+    arms = ["gpt2-nano", "contextlm-nano", "own.yaml"]
+    for given in ({"arms": arms}, {"arms": {"gpt2": None, "contextlm": None}, "recipe": "gpt2-nano"}):
+        loaded = load_trial(None, given | {"corpus": str(corpus_folder)}, [], tmp_path / "t")
+        assert {each.data.corpus for each in Arms(loaded).recipes.values()} == {str(corpus_folder)}
+    Path("own.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {"context": 16, "corpus": "corpora/stdlib"}}))
+    with pytest.raises(ConfigError, match="has another tokenizer"):
+        Arms(load_trial(None, {"arms": ["gpt2-nano", "own.yaml"], "corpus": str(corpus_folder)}))
+
+
 def with_training(recipe, training):
     return {**recipe, "training": {**recipe["training"], **training}}
 

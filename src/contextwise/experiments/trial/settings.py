@@ -21,7 +21,7 @@ from contextwise.base.config import (
 )
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.files import expanded
-from contextwise.base.recipes import recipe_path, shipped_recipe, shipped_recipes
+from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
 from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
@@ -318,7 +318,7 @@ def load_trial(
         data, folder = Question.read_file(trial, "trial")
     data |= values
     if isinstance(data.get("recipe"), str):
-        data["recipe"] = read_yaml(recipe_path(data["recipe"], folder=folder))
+        data["recipe"] = _recipe(recipe_path(data["recipe"], folder=folder))
     if overrides and "recipe" not in data:
         data["recipe"] = DEFAULT_RECIPE
     data = with_output(with_overrides(data, overrides or []), overrides, output)
@@ -368,10 +368,20 @@ def _is_recipe(arm: str) -> bool:
     return arm.endswith((".yaml", ".yml")) or (arm not in BUILT_IN and shipped_recipe(arm) is not None)
 
 
+def _recipe(path: Path) -> dict[str, Any]:
+    """What a recipe file holds. A corpus that only stands there as an example gives way to the trial's."""
+    values = read_yaml(path)
+    corpus = (values.get("data") or {}).get("corpus") if isinstance(values.get("data"), dict) else None
+    example = any(path.is_relative_to(folder) for folder in recipe_folders())
+    if corpus is not None and (example or not expanded(str(corpus)).exists()):
+        del values["data"]["corpus"]
+    return values
+
+
 def _arm(name: str) -> Arm:
     """The arm of a built-in name, or of a recipe."""
     if _is_recipe(name):
-        recipe = read_yaml(recipe_path(name))
+        recipe = _recipe(recipe_path(name))
         return Arm(recipe={key: value for key, value in recipe.items() if key not in ("name", "seed", "output")})
     if is_variant(name):
         validate(VariantSettings, parse_variant(name), f"the arm {name}")
