@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 LARGEST = 1e100
 """Of a number in a file, where larger ones are null: their sums and squares overflow."""
@@ -14,6 +14,8 @@ NOT_IN_JSON = {"in_json": False}
 """The ``metadata`` of a dataclass's field that is left out of its JSON."""
 CONFIDENCE = 0.95
 NOT_KNOWN = "–"
+Documents = Literal["fixed", "random"]
+"""What a difference is about: the held-out documents that were scored, or any like them."""
 FEWEST_DOCUMENTS = 6
 """Fewer documents decide nothing: a t-interval holds for a mean of few values only if they have no outliers, and few values
 cannot show whether they have."""

@@ -73,8 +73,8 @@ def decide(
     at after every seed: add the files of further seeds and run it again.
     """
     from contextwise import decisions
+    from contextwise.base.estimates import Documents
     from contextwise.comparison.discoveries import tried_changes
-    from contextwise.comparison.sequential import Documents
     from contextwise.decisions.power import plan as planned
     from contextwise.decisions.rows import read_losses
     from contextwise.reports.decided import comparison_table, decision_page, discoveries_table

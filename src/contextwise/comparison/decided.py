@@ -6,16 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypedDict
 
-from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
-from contextwise.comparison.sequential import (
-    FEWEST_SEEDS,
-    Decision,
-    Documents,
-    Look,
-    decide,
-    deviation_limits,
-    seeds_to_decide,
-)
+from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count
+from contextwise.comparison.sequential import FEWEST_SEEDS, Decision, Look, decide, deviation_limits, seeds_to_decide
 
 READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
 MOST_SEEDS = 1000

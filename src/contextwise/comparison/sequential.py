@@ -42,7 +42,7 @@ import numpy as np
 from scipy.special import beta, betainc, gammaincinv, ndtri, stdtrit
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Documents, Estimate
 from contextwise.base.intervals import (
     Part,
     joint,
@@ -65,7 +65,6 @@ of thirty 6% wider; with 1 13% wider and 8% narrower."""
 MOST_EXACT = 64
 _TAILS = np.concatenate([np.linspace(1, 0.05, 120)[:-1], np.geomspace(0.05, 1e-13, 160)])
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
-Documents = Literal["fixed", "random"]
 Decision = Literal["better", "worse", "equivalent", "undecided"]
 
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, as_json, listed
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
-from contextwise.comparison.sequential import Documents, document_half_width, looks, simultaneous
 from contextwise.comparison.sequential import decide as decided_by
+from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.decisions.rows import Losses, read_losses
 
 LOOKED = "looked.json"

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from contextwise.base.errors import ContextwiseError
-from contextwise.base.estimates import NOT_IN_JSON, Estimate, count, listed
+from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, listed
 from contextwise.base.files import read_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, in_short
-from contextwise.comparison.sequential import Documents, least_difference, seeds_to_decide, upper_deviation
+from contextwise.comparison.sequential import least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length, steps_warning
 from contextwise.experiments.trial.documents import HeldOutOfTrial

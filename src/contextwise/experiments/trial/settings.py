@@ -20,10 +20,10 @@ from contextwise.base.config import (
     with_overrides,
 )
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
+from contextwise.base.estimates import Documents
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
-from contextwise.comparison.sequential import Documents
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
 from contextwise.experiments.launchers import AnyExecutor
