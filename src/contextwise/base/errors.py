@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.stopping import exit_status as status_after_signal
+from contextwise.base.stopping import processes
 
 NOT_GIVEN: Any = object()
 
@@ -138,3 +139,12 @@ def refuse_pipe(path: Path) -> None:
     """Raise an OSError for a named pipe, a socket or a device, which may have no end; ``/dev/fd`` is a shell's pipe."""
     if path.exists() and not path.is_file() and not path.is_dir() and path.parent.name != "fd":
         raise OSError(errno.EINVAL, "it is a pipe, a socket or a device; give a file", str(path))
+
+
+def check_alone(what: str) -> None:
+    """Refuse ``what`` in several processes, which would wait for each other, or each do the whole work."""
+    if processes() > 1:
+        raise ConfigError(
+            f"{what} works in one process, and this is one of {processes()} (WORLD_SIZE); start it without torchrun: only "
+            "train shares its work among several"
+        )

@@ -90,7 +90,9 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
             check_locks(where)
         if isinstance(error, _REFUSED) or number in _NOT_WRITABLE:
             reason = os.strerror(number) if number else error
-            raise DataError(f"{what} cannot be written to {where}: {reason}") from error
+            raise DataError(
+                f"{what} cannot be written to {where}: {reason}; make its folder writable, or choose another"
+            ) from error
         raise
 
 
@@ -375,7 +377,7 @@ def _remove_leftovers(path: Path) -> None:
 def remove_abandoned_lock(path: Path) -> None:
     """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
     if _lock_file(path.absolute(), inside=False).exists():
-        with contextlib.suppress(ContextwiseError), exclusive(path, "the lock of"):
+        with contextlib.suppress(ContextwiseError), exclusive(path, "the lock"):
             pass
 
 

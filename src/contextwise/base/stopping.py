@@ -42,15 +42,18 @@ def message() -> str:
     return f"stopped by {'Ctrl-C' if name == 'SIGINT' else name}; run the same command again"
 
 
+def processes() -> int:
+    """The number of processes of this launch; torchrun sets ``WORLD_SIZE``, which counts for nothing without its address."""
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdecimal() and "MASTER_ADDR" in os.environ else 1
+
+
 def first_process() -> bool:
     """Whether this is the first process of its launch, which prints for all; torchrun numbers them in ``RANK``.
 
-    A shell may keep the number from another launch: without the launch's address it counts for nothing, nor does one that is
-    not of this launch.
+    A shell may keep the number from another launch: one that is not of this launch counts for nothing.
     """
-    size = os.environ.get("WORLD_SIZE", "")
-    others = range(1, int(size)) if size.isdecimal() and "MASTER_ADDR" in os.environ else ()
-    return os.environ.get("RANK", "0") not in map(str, others)
+    return os.environ.get("RANK", "0") not in map(str, range(1, processes()))
 
 
 def end_at_once(number: int, _: object = None) -> None:

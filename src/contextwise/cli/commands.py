@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.errors import ConfigError, ContextwiseError, Problem, check_alone
 
 PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 """The panels of ``--help``, in order. Others follow, then :data:`LAST_PANEL`."""
@@ -79,6 +79,8 @@ class Verb(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            if self.name != "train":
+                check_alone(ctx.command_path)
             return super().invoke(ctx)
         except ContextwiseError as error:
             options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}

@@ -7,7 +7,15 @@ from functools import cached_property
 from typing import ClassVar, TypedDict
 
 from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count
-from contextwise.comparison.sequential import FEWEST_SEEDS, Decision, Look, decide, deviation_limits, seeds_to_decide
+from contextwise.comparison.sequential import (
+    FEWEST_SEEDS,
+    Decision,
+    Look,
+    decide,
+    deviation_limits,
+    only_rounded,
+    seeds_to_decide,
+)
 
 READINGS: dict[Documents, str] = {"fixed": "on these held-out documents", "random": "on any text like these documents"}
 MOST_SEEDS = 1000
@@ -74,7 +82,8 @@ class Comparison:
         """
         look = self.last
         half = self.documents_half_width if self.documents == "random" else 0.0
-        if look.seeds < FEWEST_SEEDS or not math.isfinite(half):
+        same = only_rounded(look.fixed.value, look.deviation)
+        if same or look.seeds < FEWEST_SEEDS or not math.isfinite(half):
             return None
         fewest, most = (
             seeds_to_decide(
@@ -111,6 +120,8 @@ class Comparison:
         """What an open decision would take."""
         if len(self.looks) < 2:
             return "One seed says nothing about others."
+        if only_rounded(self.last.fixed.value, self.last.deviation):
+            return "It is the same with every seed, as where losses are rounded: how much it varies is unknown."
         half, mean = self.documents_half_width, abs(self.last.fixed.value)
         if self.documents == "random" and not (half < mean or mean + half <= self.margin):
             return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."

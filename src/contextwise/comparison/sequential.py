@@ -219,16 +219,24 @@ def looks(
     means, halves = sequence_limits(by_seed, confidence)
     result = []
     for seeds in range(1, len(by_seed) + 1):
-        half = float(halves[seeds - 1])
+        deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
+        half = math.inf if only_rounded(float(means[seeds - 1]), deviation) else float(halves[seeds - 1])
         about_any = _on_any_documents(differences_SN[:seeds], tokens_N, half, confidence)
         about = {"unit": unit, "seeds": seeds, "confidence": confidence}
         mean, scored = float(means[seeds - 1]), int((tokens_N > 0).sum())
         fixed = plus_minus(mean, half, method="t sequence", **about)
         about |= {"method": "t sequence and t", "documents": scored}
         random = plus_minus(mean, about_any, **about)
-        deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
         result.append(Look(seeds, fixed, random, deviation, evidence(mean, deviation, seeds)))
     return result
+
+
+def only_rounded(mean: float, deviation: float) -> bool:
+    """Whether differences that are not zero are the same in all seeds: rounded, or of runs that no seed changes.
+
+    They have no interval: how much the difference varies is not known.
+    """
+    return mean != 0 and deviation <= 1e-9 * abs(mean)
 
 
 def evidence(mean: float, deviation: float, seeds: int) -> float:

@@ -158,6 +158,11 @@ def _decided(
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     notes += [
+        f"{each.arm} has the losses of {reference} with every seed, as if they were the same runs."
+        for each in found
+        if each.last.seeds > 1 and each.last.fixed.value == each.last.deviation == 0
+    ]
+    notes += [
         f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
         f"them{_alone(each)}: {each.last.of(documents):+.4f}."
         for each in found

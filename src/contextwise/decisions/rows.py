@@ -340,8 +340,10 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
         raise DataError(f"no document is in all runs ({fewest}); name the documents alike in each, as by their content")
     if left := int((~common).sum()):
         what = "parts of documents" if rows["part"].any() else "documents"
-        example = _shown(*wide.index[~common][0])
-        notes = [*notes, f"{left:,} of {len(wide):,} {what} are left out, which some runs lack: {example}, for one."]
+        example, counts = _shown(*wide.index[~common][0]), wide[value].notna().sum()
+        fewest = f"{_named(counts.idxmin())} has the fewest, {counts.min():,}"
+        lack = f"which some runs lack: {example}, for one; {fewest}"
+        notes = [*notes, f"{left:,} of {len(wide):,} {what} are left out, {lack}."]
     wide = wide[common]
     document_of_row, documents = pd.factorize(wide.index.get_level_values("document"))
 

@@ -36,7 +36,7 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
-from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError
+from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError, check_alone
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held, remove_abandoned_lock
 from contextwise.base.progress import interruption, say
@@ -261,6 +261,8 @@ class RunSet(RunSetFolder):
             TrainingError: some runs failed; on an executor all others have finished.
             Interrupted: a signal asked to stop; the progress is saved.
         """
+        if executor is not None:
+            check_alone("a set of runs")
         self.refuse_changed()
         for run in self.trained:
             refuse_leaking_variant(run.planned_recipe())
@@ -308,7 +310,7 @@ class RunSet(RunSetFolder):
 
         If another process holds the folder, wait for it and print a message.
         """
-        with exclusive(self.path, "the runs in", wait=True, inside=True):
+        with exclusive(self.path, "the runs", wait=True, inside=True):
             self.write()
             yield
 

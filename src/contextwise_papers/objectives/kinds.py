@@ -86,6 +86,11 @@ class MultiTokenSettings(ModelSection):
         if single is not None:
             why = f"has heads that the objective {single.name!r} does not train"
             yield Problem(why, "model.multi_token", fix="remove it")
+        window = min([recipe.data.context, *(getattr(recipe.data, "context_stages", None) or {})])
+        if self.future_tokens > window:
+            why = f"but windows have {window} tokens, in which further heads have no target"
+            fix = f"take at most {window}"
+            yield Problem(why, "model.multi_token.future_tokens", self.future_tokens, fix)
 
     def compose(self, config: Any) -> Any:
         from contextwise_papers.objectives.multitoken import MultiTokenConfig

@@ -274,7 +274,7 @@ def run_sweep(settings: SweepRecipe) -> Sweep:
     """Train a sweep to its end, or resume it; raises what :meth:`Sweep.planned` and :meth:`RunSet.train_missing` raise."""
     seconds = settings.compute == "training.seconds"
     # Two processes that begin a sweep would time other seconds: the first one's are kept before the second plans.
-    with exclusive(settings.folder, "the plan of", wait=True) if seconds else contextlib.nullcontext():
+    with exclusive(settings.folder, "the plan", wait=True) if seconds else contextlib.nullcontext():
         sweep = Sweep.planned(settings)
         if seconds:
             sweep.write()

@@ -121,9 +121,18 @@ def test_where_one_source_alone_varies_the_interval_is_its_own():
     tokens, draw = np.full(12, 100.0), np.random.default_rng(6)
     alike = looks(draw.normal(0.05, 0.01, (6, 1)) * tokens, tokens)[-1]
     assert alike.random.limits == pytest.approx(alike.fixed.limits)
-    differences = np.tile(draw.normal(0.05, 0.01, 12) * tokens, (6, 1))
+    differences = draw.normal(0.05, 0.01, 12) * tokens + draw.normal(0, 1e-7, (6, 1)) * tokens
     random = looks(differences, tokens)[-1].random
     assert random.high - random.value == pytest.approx(document_half_width(differences, tokens))
+
+
+def test_a_difference_that_no_seed_changes_has_no_interval():
+    """Losses with two decimals: 3.51 - 3.50 and 3.52 - 3.51 differ by less than a rounding error of floats."""
+    base, idea = np.array([[3.51, 3.52, 3.50, 3.53], [3.50, 3.51, 3.49, 3.52]])
+    constant = looks((idea - base)[:, None], np.ones(1))[-1]
+    assert 0 < constant.deviation < 1e-15 and not constant.fixed.has_interval and not constant.random.has_interval
+    assert looks(np.zeros((4, 1)), np.ones(1))[-1].fixed.limits == (0, 0)
+    assert looks((idea - base * (1 + 1e-6))[:, None], np.ones(1))[-1].fixed.has_interval
 
 
 def test_documents_of_equal_length_give_the_t_interval_of_their_means():

@@ -243,6 +243,21 @@ def test_zarr_arrays(tmp_path: Path, version: int) -> None:
         Corpus.open(tmp_path / "long", "test")
 
 
+def test_zarr_arrays_that_are_damaged(tmp_path: Path) -> None:
+    """zarr itself reads a chunk that is not there as zeros."""
+    zarr = pytest.importorskip("zarr", reason="needs zarr")
+    array = zarr.create_array(str(tmp_path / "train"), shape=(4, 64), chunks=(1, 64), dtype="u2")
+    array[:] = np.random.default_rng(0).integers(1, 50257, (4, 64))
+    corpus, chunk = Corpus.open(tmp_path / "train"), tmp_path / "train" / "c" / "2" / "0"
+    chunk.write_bytes(b"no chunk")
+    assert len(corpus.document(1)) == 64
+    with pytest.raises(DataError, match=r"the Zarr array .*train is damaged: .*; copy it again"):
+        corpus.document(2)
+    chunk.unlink()
+    with pytest.raises(DataError, match="train lacks 1 of its 4 chunks, which would be read as zeros; copy it again"):
+        Corpus.open(tmp_path / "train")
+
+
 def test_zarr_arrays_that_are_no_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zarr = pytest.importorskip("zarr", reason="needs zarr")
     for name, shape, dtype in (("flat", (5,), "u2"), ("floats", (5, 5), "f4")):

@@ -46,6 +46,24 @@ def simulated(effects, seeds, *, level=0.01, noise=0.02, random=0, tokens=TOKENS
     return pd.DataFrame(rows)
 
 
+def test_differences_that_no_seed_changes_decide_nothing():
+    """Losses with two decimals, of which idea's are 0.01 lower with every seed, and those of a copy of the same runs."""
+    base = [3.51, 3.52, 3.50, 3.53]
+    losses = {"base": base, "idea": [3.50, 3.51, 3.49, 3.52], "copy": base}
+    result = decide(
+        {
+            "arm": [arm for arm in losses for _ in base],
+            "seed": [0, 1, 2, 3] * 3,
+            "loss": [loss for each in losses.values() for loss in each],
+        },
+        margin=0.001,
+    )
+    idea, copy = result.comparisons
+    assert (idea.decision, idea.further_seeds, copy.decision) == ("undecided", None, "equivalent")
+    assert "It is the same with every seed, as where losses are rounded" in idea.sentence
+    assert result.notes == ["copy has the losses of base with every seed, as if they were the same runs."]
+
+
 def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
     """Worked by hand: the second arm's documents come in another order, and in parts."""
     rows = {
@@ -62,7 +80,7 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
     assert result.losses == {"a": {0: 2.0, 1: 2.25}, "b": {0: 1.8, 1: 2.0}}
     assert (result.held_out, result.unit) == ({"documents": 2, "tokens": 40}, "nats per token")
     assert result.notes == [
-        "1 of 3 documents are left out, which some runs lack: z, for one.",
+        "1 of 3 documents are left out, which some runs lack: z, for one; seed 0 of a has the fewest, 2.",
         "2 documents cannot show how far documents differ; 6 or more give an interval for any such documents.",
     ]
     assert result.sentences[0].startswith("Undecided after 2 seeds on these held-out documents: b − a = −0.2250")

@@ -142,12 +142,12 @@ def test_a_second_start_in_the_same_folder_waits_and_reports_it(settings, claime
     sweep = claimed()
     go(sweep)
     second = threading.Thread(target=run_sweep, args=[settings()], daemon=True)
-    with exclusive(sweep.path, "the runs in", inside=True):
+    with exclusive(sweep.path, "the runs", inside=True):
         second.start()
         second.join(1.0)
         assert second.is_alive()
     second.join(60)
     assert not second.is_alive()
     errors = capsys.readouterr().err
-    assert f"another process is writing the runs in {sweep.path}; waiting" in " ".join(errors.split())
+    assert f"another process is writing the runs {sweep.path}; waiting" in " ".join(errors.split())
     assert "runs are finished already: nothing to train" in errors

@@ -86,3 +86,16 @@ def test_together_with_a_pretrained_model_it_is_refused(corpus_folder, tmp_path)
     result["model"] = {"pretrained": "anything", "multi_token": {}}
     with pytest.raises(ConfigError, match="multi_token does not apply to a pretrained model"):
         validate(Recipe, result, "the recipe")
+
+
+def test_heads_beyond_the_window_are_refused(corpus_folder, tmp_path):
+    """Head n has no target in a window of n - 1 tokens: it would stay as it began, with a loss of 0."""
+    result = values(corpus_folder, tmp_path / "run")
+    result["data"] |= {"context": 16, "context_stages": {}}
+    for tokens, stages in ((17, {}), (9, {8: 0.5})):
+        result["model"]["multi_token"]["future_tokens"] = tokens
+        result["data"]["context_stages"] = stages
+        with pytest.raises(ConfigError, match=f"future_tokens is {tokens}, but windows have {tokens - 1} tokens"):
+            validate(Recipe, result, "the recipe")
+        result["model"]["multi_token"]["future_tokens"] = tokens - 1
+        validate(Recipe, result, "the recipe")

@@ -83,12 +83,20 @@ class ZarrStore:
                 f"the Zarr array {path} is {array.dtype} of shape {array.shape}, "
                 "but a corpus is (documents, length) of token ids such as uint16"
             )
+        if missing := array.nchunks - array.nchunks_initialized:
+            raise DataError(
+                f"the Zarr array {path} lacks {missing:,} of its {array.nchunks:,} chunks, which would be read as zeros; copy "
+                "it again"
+            )
         self.array, self.path, self.table = array, path.absolute(), None
         self.dtype = np.dtype(array.dtype)
         self.lengths = np.full(array.shape[0], array.shape[1], dtype=np.int64)
 
     def document(self, index: int) -> np.ndarray:
-        return np.asarray(self.array[index])
+        try:
+            return np.asarray(self.array[index])
+        except Exception as error:  # of the codec, which have no common class
+            raise DataError(f"the Zarr array {self.path} is damaged: {one_line(error)}; copy it again") from error
 
     @cached_property
     def fingerprint(self) -> str:

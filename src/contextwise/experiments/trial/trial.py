@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError
+from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
 from contextwise.base.estimates import as_json, count, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.machine import busy
@@ -240,12 +240,13 @@ class Trial:
 
         Raises what :meth:`RunSet.train_missing` raises.
         """
+        check_alone("a trial")
         with interruption.listening(), contextlib.ExitStack() as stack:
             self.time.started = time.monotonic()
             plan = self.plan()  # before anything is written
             interruption.check("stopped before the first run; run the same command again")
             before = time.monotonic()
-            stack.enter_context(exclusive(self.path, "the trial in", wait=True))
+            stack.enter_context(exclusive(self.path, "the trial", wait=True))
             self.time.started += time.monotonic() - before  # another process's time is in its seconds
             self._refuse_other()
             self._heed_last_look()
