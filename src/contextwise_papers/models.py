@@ -24,7 +24,7 @@ from contextwise.evaluation.kernel import Measure, measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.cost import RunCost, cost_of
 from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
-from contextwise.models.loading import model_folder
+from contextwise.models.folders import model_folder
 from contextwise_papers.claims import Better, Claim, Growing, Marginal, above, below, check_names, within
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.tables import seeds_behind, table_of

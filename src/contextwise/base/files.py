@@ -381,6 +381,13 @@ def remove_abandoned_lock(path: Path) -> None:
             pass
 
 
+def check_new(out: Path) -> None:
+    """Raise a ConfigError if the folder to write exists."""
+    if out.exists():
+        remove_abandoned_lock(out)  # of a process that was killed when it had written the folder
+        raise ConfigError(f"{out} already exists; choose another folder")
+
+
 def is_held(path: Path, *, inside: bool = False) -> bool:
     """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
     file = _lock_file(path, inside)

@@ -72,20 +72,24 @@ def decide(
     Runs are paired by seed and document. The interval over seeds may be looked
     at after every seed: add the files of further seeds and run it again.
     """
+    if not losses and discoveries is None:
+        raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     from contextwise import decisions
     from contextwise.base.estimates import Documents
     from contextwise.comparison.discoveries import tried_changes
     from contextwise.decisions.power import plan as planned
     from contextwise.decisions.rows import read_losses
-    from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
 
     if discoveries is not None:
+        from contextwise.reports.decided import discoveries_table
+
         rows = tried_changes(discoveries, false_discoveries)
         show_values(rows, as_json, discoveries_table(rows, false_discoveries))
         return
-    if not losses:
-        raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
+    assert losses
     read = read_losses(losses, step)
+    from contextwise.reports.decided import comparison_table, decision_page  # which imports plotly
+
     notes = [f"Note: {note}" for note in read.notes]
     if plan:
         found = planned(read, decisions.reference_of(read, reference), margin, confidence, comparisons or 1)

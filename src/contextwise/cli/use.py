@@ -5,6 +5,7 @@ from typing import Annotated, TypedDict
 
 from typer import Argument, Option
 
+from contextwise.base.files import check_new
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.cli.common import AsJson, Model, Prints, refuse_absent, show_json
@@ -67,12 +68,14 @@ def generate(
     The text is printed as it is generated. A sentence model writes one
     sentence.
     """
+    from contextwise.evaluation.sampling import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p, seed, greedy)
     from transformers import TextStreamer
 
     from contextwise.evaluation import generation
     from contextwise.models import load_model, load_tokenizer
 
-    sampling = generation.Sampling(temperature, top_k, top_p, seed, greedy)
     subject = Subject(model, dtype=dtype)
     starts_sentence = generation.reads_sentences(model)
     tokenizer, loaded = load_tokenizer(model), load_model(model, None if dtype == "auto" else subject.dtype)
@@ -130,6 +133,7 @@ def export(
 ) -> None:
     """Copy a model into a new folder with a model card, ready to be shared."""
     refuse_absent(model)
+    check_new(out)
     from contextwise.models.export import export_model_folder
     from contextwise.training.export import model_card, part_card
 

@@ -105,8 +105,8 @@ def evaluate_all(
         raise ConfigError(
             f"{done[0]} is an evaluation already; give its model, or compare evaluations without a corpus"
         )
+    refuse_repeated([source.source if isinstance(source, Subject) else source for source in sources])
     subjects = [source if isinstance(source, Subject) else Subject(source) for source in sources]
-    refuse_repeated([subject.source for subject in subjects])  # before they are measured
     own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
     given = {name: value for name, value in settings.items() if value is not None}  # which another measure may lack
     how = validate(measures()[own[0]] if own else Loss, given, "the evaluation")

@@ -64,7 +64,7 @@ def demo_curve(scale: DemoScale, out: Path) -> "Result | str":
     """The curve of SmolLM2-135M-Instruct up to 256 visible tokens on the first modules; how to install it where it is not."""
     from contextwise.evaluation.kernel import measure
     from contextwise.evaluation.measures.curve import Curve
-    from contextwise.models.loading import model_folder
+    from contextwise.models.folders import model_folder
 
     try:
         tokenizer = model_folder(KNOWN)

@@ -10,7 +10,8 @@ from contextwise.base.lazy import lazy_exports
 if TYPE_CHECKING:
     from contextwise.models.building import backbone_config, parameter_count
     from contextwise.models.contextlm import ContextLMConfig, ContextLMForCausalLM
-    from contextwise.models.loading import load_generating_model, load_model, load_tokenizer, model_folder
+    from contextwise.models.folders import model_folder
+    from contextwise.models.loading import load_generating_model, load_model, load_tokenizer
     from contextwise.models.losses import linear_cross_entropy, token_losses
     from contextwise.models.sizes import SIZES, ModelSize, named_size
     from contextwise.models.spec import Losses, ModelSpec, build_model, labelled_losses, register_model
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "building": ("backbone_config", "parameter_count"),
     "contextlm": ("ContextLMConfig", "ContextLMForCausalLM"),
-    "loading": ("load_generating_model", "load_model", "load_tokenizer", "model_folder"),
+    "folders": ("model_folder",),
+    "loading": ("load_generating_model", "load_model", "load_tokenizer"),
     "losses": ("linear_cross_entropy", "token_losses"),
     "spec": ("Losses", "ModelSpec", "build_model", "labelled_losses", "register_model"),
     "sizes": ("SIZES", "ModelSize", "named_size"),

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, one_line
-from contextwise.base.files import atomic_directory, output_folder, read_json, remove_abandoned_lock, without_folders
+from contextwise.base.files import atomic_directory, check_new, output_folder, read_json, without_folders
 from contextwise.base.hashes import MANIFEST, check_intact, seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import without_bars
@@ -150,13 +150,6 @@ def _shared(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration without folders of this machine, and without the code that a stranger's model names."""
     own = {"_name_or_path", "name_or_path", "auto_map"}
     return without_folders({key: value for key, value in config.items() if key not in own})
-
-
-def check_new(out: Path) -> None:
-    """Raise a ConfigError if the folder to write exists."""
-    if out.exists():
-        remove_abandoned_lock(out)  # of a process that was killed when it had written the folder
-        raise ConfigError(f"{out} already exists; choose another folder")
 
 
 def _json(content: Any) -> str:

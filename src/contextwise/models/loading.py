@@ -21,12 +21,11 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contextwise.base.errors import CheckpointError, misspelt, refuse_pipe
-from contextwise.base.gguf import gguf_folder
+from contextwise.base.errors import CheckpointError, misspelt
 from contextwise.base.machine import torch_device
-from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_missing, refuse_unreachable
-from contextwise.base.runs import RunFolder
+from contextwise.base.pretrained import PACKAGED, failure_reason, from_pretrained, refuse_unreachable
 from contextwise.base.trust import trust
+from contextwise.models.folders import model_folder
 from contextwise.models.prefix import with_prefix
 from contextwise.models.rope import forget_lengths
 from contextwise.objectives.kind import Kind
@@ -52,34 +51,6 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
     *("spiece.model", "vocab.json", "vocab.txt"),
 )
-
-
-def model_folder(path_or_name: str | Path) -> str:
-    """Return the folder to load from: ``RUN/model`` for a run folder, the converted model of a GGUF file, else the argument.
-
-    Raises:
-        CheckpointError: the run is not finished, or the folder contains no model.
-    """
-    if (converted := gguf_folder(str(path_or_name))) is not None:
-        return str(converted)
-    refuse_missing(path_or_name)
-    path = Path(path_or_name)
-    if not path.exists():  # a name on the Hub
-        return str(path_or_name)
-    for folder in (path / "model", path):
-        if (folder / "config.json").exists():
-            for file in folder.iterdir():
-                refuse_pipe(file)
-            return str(folder)
-    if (path / "recipe.yaml").exists():
-        raise RunFolder(path).unfinished()
-    if (path / "adapter_config.json").exists():
-        raise CheckpointError(
-            f"{path} is an adapter without its model; merge it (peft's merge_and_unload), and save the model"
-        )
-    if path.is_file():
-        raise CheckpointError(f"{path} is a file; give the folder of a model, such as {path.parent}")
-    raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")
 
 
 def load_config(path_or_name: str | Path) -> PreTrainedConfig:

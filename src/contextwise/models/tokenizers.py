@@ -15,7 +15,7 @@ from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
 from contextwise.data.tokenizers import settings_of
-from contextwise.models.loading import model_folder
+from contextwise.models.folders import model_folder
 from contextwise.objectives.kind import Kind
 
 FILE = "tokenizer.json"

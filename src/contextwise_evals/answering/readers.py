@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError
-from contextwise.evaluation.generation import Sampling
+from contextwise.evaluation.sampling import Sampling
 from contextwise.models.decoding import generate
 from contextwise.models.rope import frequencies_for
 

@@ -24,7 +24,7 @@ from contextwise_evals.input_files import Form, checked, read_objects
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-    from contextwise.evaluation.generation import Sampling
+    from contextwise.evaluation.sampling import Sampling
 
 Benchmark = Literal["mt-bench", "alpaca-eval"]
 # FastChat, ``llm_judge/common.py``
@@ -155,7 +155,7 @@ class Answers(Measure):
 
     def sampling(self, question: Question) -> "Sampling":
         """How the tokens of an answer to this question are chosen; each question has its own seed."""
-        from contextwise.evaluation.generation import Sampling
+        from contextwise.evaluation.sampling import Sampling
 
         value = self.temperature
         if value == "published":

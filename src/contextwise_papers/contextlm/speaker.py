@@ -8,7 +8,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache, DynamicLayer
 
 from contextwise.base.errors import ConfigError
-from contextwise.evaluation.generation import Sampling, allowed_new_tokens
+from contextwise.evaluation.generation import allowed_new_tokens
+from contextwise.evaluation.sampling import Sampling
 from contextwise.models.contextlm.cache import ChunkLayer, ContextState
 from contextwise.models.families import CACHE
 from contextwise.models.prefix import prompt_form

@@ -23,8 +23,8 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Table
-from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel.subject import positions
+from contextwise.evaluation.sampling import Sampling
 from contextwise.experiments.cost import step_rounds
 from contextwise.models import load_model
 from contextwise.models.decoding import generate

@@ -15,7 +15,8 @@ from transformers.generation.streamers import BaseStreamer
 from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.generation import Sampling, allowed_new_tokens, encode_prompt, reads_sentences, sample_text
+from contextwise.evaluation.generation import allowed_new_tokens, encode_prompt, reads_sentences, sample_text
+from contextwise.evaluation.sampling import Sampling
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from small import save_model, small_gpt2, write_run
 

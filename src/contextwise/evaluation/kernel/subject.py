@@ -141,7 +141,7 @@ class Subject:
     @cached_property
     def folder(self) -> Path:
         """Local folder of the model's files; for a Hub name its snapshot in the local cache."""
-        from contextwise.models.loading import model_folder
+        from contextwise.models.folders import model_folder
 
         folder = Path(model_folder(self.source))
         if folder.is_dir():
@@ -309,7 +309,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
         return Corpus.open(path, split=split)
     open_source(texts)  # what does not exist is refused before torch is imported
     from contextwise.data.tokenizers import load_tokenizer
-    from contextwise.models.loading import model_folder
+    from contextwise.models.folders import model_folder
     from contextwise.models.tokenizers import model_tokenizer_hash
 
     model = source

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import atomic_directory
+from contextwise.base.files import atomic_directory, check_new
 from contextwise.base.hashes import seal
 from contextwise.base.pretrained import without_bars
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.export import check_new
 from contextwise.models.loading import load_config, load_tokenizer
 from contextwise_papers.objectives.embedding.embedder import Embedder, Pooling, load_text_model
 

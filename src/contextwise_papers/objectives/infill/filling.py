@@ -19,9 +19,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say
-from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
+from contextwise.evaluation.sampling import Sampling
 from contextwise.evaluation.scoring.windows import vocabulary_size
 from contextwise.models.decoding import generate
 from contextwise.models.loading import kind_of

@@ -54,8 +54,8 @@ def fill(
     """
     if prefix is None and suffix is None:
         raise ConfigError("there is no hole to fill; give --prefix, --suffix or both")
-    from contextwise.evaluation.generation import Sampling
     from contextwise.evaluation.kernel import Subject
+    from contextwise.evaluation.sampling import Sampling
     from contextwise.models import load_generating_model, load_tokenizer
     from contextwise_papers.objectives.infill.filling import Infiller, filling_objective
 

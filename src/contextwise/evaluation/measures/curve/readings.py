@@ -12,7 +12,7 @@ Legend of shapes: D documents, K bins, R resamples.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from contextwise.base.intervals import (
     student_t,
 )
 from contextwise.base.schemas import Count, Number, OneOrMore
-from contextwise.evaluation.measures.curve.passes import CurveSums
+
+if TYPE_CHECKING:  # which imports torch
+    from contextwise.evaluation.measures.curve.passes import CurveSums
 
 
 class BinJson(TypedDict):
@@ -87,7 +89,7 @@ class CurveJson(TypedDict):
     measures: MeasuresJson
 
 
-def curve_measures(sums: CurveSums, worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def curve_measures(sums: "CurveSums", worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The bins and the measures of a curve, in the format of ``summary.json``.
 
     ``worth`` is the number of nats that a doubling brings at most from the effective context on.
