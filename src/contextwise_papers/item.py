@@ -313,8 +313,9 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
         if name in {f"{known.split('/')[0]}/{other}" for other in item.also}:
             return known, item
     near = [known for known in items if name.lower() in known][:6]
-    hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, f"there are {', '.join(items)}")
-    raise ConfigError(f"there is no item {name!r} in {recipes}; {hint}")
+    listing = "contextwise reproduce --list shows all"
+    hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, listing)
+    raise ConfigError(f"there is no item {name!r}; {hint}")
 
 
 def last_run(runs: Path, name: str, scale: str) -> str | None:

@@ -62,7 +62,7 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
     ("arguments", "message"),
     [
         ("", "a sweep is missing"),
-        ("no.yaml", "there is no recipe at no.yaml"),
+        ("no.yaml", "there is no file no.yaml"),
         ("tiny.yaml --status x", "leave the recipe tiny.yaml out"),
         ("--status .", ". is not a sweep: it has no plan.json"),
         ("tiny.yaml --json", "--json goes with --dry-run or --status"),

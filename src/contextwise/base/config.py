@@ -276,7 +276,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         refuse_pipe(path)
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"there is no recipe at {path}; give the path of a YAML file{misspelt(path)}") from None
+        raise ConfigError(f"there is no file {path}; give the path of a YAML file{misspelt(path)}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"the recipe {path} is not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
     except OSError as error:

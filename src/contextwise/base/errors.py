@@ -112,7 +112,9 @@ def misspelt(path: str | Path, known: Iterable[str] = ()) -> str:
     with contextlib.suppress(OSError, ValueError, StopIteration):  # no name that a file may have
         missing = next(each for each in [*reversed(given.parents), given] if not each.exists())
         beside = {each.name: each / given.relative_to(missing) for each in missing.parent.iterdir()}
-        near = [beside[name] for name in difflib.get_close_matches(missing.name, beside) if beside[name].exists()]
+        # A long ending, which most files of a kind share, makes no name similar.
+        alike = [name for name in beside if difflib.SequenceMatcher(None, missing.stem, Path(name).stem).ratio() >= 0.6]
+        near = [beside[name] for name in difflib.get_close_matches(missing.name, alike) if beside[name].exists()]
     near = [*difflib.get_close_matches(given.name, known, n=1), *near]
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -28,8 +28,12 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
-OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--vocabulary": "--tokenizer"}
-"""What is no option -> the option that is meant, where a verb has it; else it may be a setting."""
+OTHER_OPTIONS = {
+    **dict.fromkeys(("--vocab-size", "--vocabulary"), "--tokenizer"),
+    "--targets": "--samples",
+    "--seed": "--set",
+}
+"""What is no option -> the option that is meant, where a verb has it; else it may be a setting or an argument."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -70,11 +74,15 @@ class Verb(TyperCommand):
             if getattr(error, "ctx", ctx) is None:  # Typer's parser leaves it out
                 vars(error)["ctx"] = ctx
             own = {option for each in self.params for option in each.opts}
-            meant = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
+            unknown = getattr(error, "option_name", "")
+            meant = OTHER_OPTIONS.get(unknown)
             if hasattr(error, "possibilities"):
+                named = [each.metavar for each in self.params if each.param_type_name == "argument"]
                 near = [each for each in error.possibilities or () if each != "--help"]
                 near = near or ["--set KEY=VALUE"] * ("--set" in own)
-                error.possibilities = [meant] if meant in own else near
+                near = [meant if meant != "--set" else f"--set {unknown[2:]}=VALUE"] if meant in own else near
+                same = {unknown[2:].upper(), "FILE" if unknown == "--corpus" else ""}
+                error.possibilities = [f"the argument {each}" for each in named if each in same] or near
             raise
 
     def invoke(self, ctx: Any) -> Any:

@@ -14,7 +14,7 @@ from contextwise.base.intervals import estimate, per_seed, seed_interval
 from contextwise.comparison.budgets import Budget, equal_budgets
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, open_compared, other_tokenizer
 from contextwise.comparison.decided import RESULT
-from contextwise.comparison.result import UNITS, Comparison, Difference, Group
+from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Difference, Group
 from contextwise.evaluation.kernel import measures
 from contextwise.evaluation.measures.loss import Evaluation
 
@@ -274,7 +274,7 @@ def _note_on_tokens(groups: list[Group]) -> list[str]:
     if not trained or max(trained.values()) < 1.5 * min(trained.values()):
         return []
     each = listed([f"{name} on {count(int(tokens))}" for name, tokens in trained.items()])
-    return [f"They were trained on different numbers of tokens: {each}."]
+    return [f"{OTHER_TOKENS}: {each}."]
 
 
 def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:

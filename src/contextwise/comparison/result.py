@@ -10,6 +10,8 @@ from contextwise.comparison.budgets import Budget
 from contextwise.comparison.compared_runs import is_single_run, of_single_runs
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
+OTHER_TOKENS = "They were trained on different numbers of tokens"
+"""Begins a note that belongs to the result itself."""
 
 
 @dataclass(frozen=True)

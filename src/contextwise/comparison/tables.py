@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
-from contextwise.comparison.result import UNITS, Comparison, Group
+from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Group
 
 MID_SCHEDULE = (
     "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "
@@ -15,8 +15,8 @@ MID_SCHEDULE = (
 )
 
 LOGGED = (
-    "Losses that were logged while training are of windows of the held-out text, each read from its own start. Those by "
-    "document are of all documents, most of their tokens with a part of the context before them. So the two of one run differ."
+    "A loss that was logged while training is that of windows, each read from its own start. The losses by document, above, "
+    "read whole documents, in which most tokens have more context. So the two of a run differ."
 )
 
 
@@ -107,7 +107,8 @@ def verdict(comparison: Comparison) -> list[str]:
     """The result in paragraphs: the model with the lowest loss against each of the others, and what it costs beside them."""
     lowest = comparison.lowest
     own = (each for each in comparison.differences if lowest.name in (each.group, each.reference))
-    return [*(f"{each.verdict}." for each in own), " ".join(_costs(comparison, lowest))]
+    unequal = [note for note in comparison.notes if note.startswith(OTHER_TOKENS)]
+    return [*(f"{each.verdict}." for each in own), *unequal, " ".join(_costs(comparison, lowest))]
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:

@@ -230,7 +230,8 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
     if measured == ["loss"]:
         columns["document"] = pa.array([WHOLE_RUN] * len(table))
     checked = {column: _converted(values, column, name) for column, values in columns.items()}
-    return pa.table(checked)
+    # Rows that turn out to be wrong beside others are named by their file.
+    return pa.table(checked).append_column("file", pa.array([name] * len(table), pa.string()))
 
 
 def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
@@ -326,9 +327,11 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
         first = again.iloc[0]
         run = _named((first["arm"], first["seed"]))
         what = f"document {_shown(first['document'], first['part'])} of {run}" if first["document"] else run
+        key = ["arm", "seed", "document", "part"]
+        files = rows.loc[(rows[key] == first[key]).all(axis=1), "file"].unique()
         raise DataError(
-            f"{what} occurs twice; remove the copy, or number the parts of a document in a column part, and the steps of a "
-            "run in a column step"
+            f"{what} occurs twice, in {listed(list(files))}; remove the copy, or number the parts of a document in a column "
+            "part, and the steps of a run in a column step"
         )
     runs = _runs(rows)
     # A row for each part of a document, in the order of their names; a column for each value of each run.

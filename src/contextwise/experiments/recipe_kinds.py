@@ -14,6 +14,8 @@ def check_trial(trial: str | Path) -> None:
     """Refuse one arm in place of a trial, and a file that cannot be read, before anything slow is imported."""
     name = str(trial)
     if not (name.endswith((".yaml", ".yml")) or Path(name).is_dir() or shipped_recipe(name, "trial")):
+        if "/" in name:
+            raise ConfigError(f"there is no trial at {name}; give its folder, a YAML file, or two arms{misspelt(name)}")
         meant = misspelt(name, [each.path.stem for each in shipped_recipes("trials")])
         raise ConfigError(
             f"one arm ({name}) has nothing to be compared to; give two arms, or a trial (a YAML file, its name or its "

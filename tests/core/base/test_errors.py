@@ -29,6 +29,7 @@ def test_no_message_installs_an_extra_which_pip_finds_in_the_clone_alone():
         ("corpor/other", ""),
         ("smolm2", "; did you mean smollm2?"),
         ("unlike", ""),
+        ("absent.jsonl", ""),  # alike by its ending alone
         ("n" * 5000, ""),
         ("a\0b", ""),
     ],

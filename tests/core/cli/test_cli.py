@@ -112,6 +112,15 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
         ("curve a --corpus", "--corpus needs a value; see contextwise curve -h"),
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
+        ("train --seed 3", "there is no option --seed; did you mean --set seed=VALUE? See contextwise train -h"),
+        (
+            "evaluate --model x",
+            "there is no option --model; did you mean the argument MODEL? See contextwise evaluate -h",
+        ),
+        (
+            "measure infill m --corpus x",
+            "there is no option --corpus; did you mean the argument FILE? See contextwise measure infill -h",
+        ),
         ("train --corpu x", "there is no option --corpu; did you mean --corpus or --out? See contextwise train -h"),
         ("-x", "there is no option -x; see contextwise -h"),
     ],
@@ -174,7 +183,7 @@ def test_an_error_has_one_message_and_no_traceback(
     with pytest.raises(SystemExit) as raised:
         cli.main()
     assert raised.value.code == 2
-    message = "error: there is no recipe at no/such/[red]recipe.yaml; give the path of a YAML file\n"
+    message = "error: there is no file no/such/[red]recipe.yaml; give the path of a YAML file\n"
     assert capsys.readouterr() == ("", message)
 
 

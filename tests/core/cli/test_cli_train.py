@@ -99,7 +99,7 @@ def test_a_run_may_have_no_validation_and_one_of_a_window_shows_no_loss(workplac
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("no.yaml", "there is no recipe at no.yaml"),
+        ("no.yaml", "there is no file no.yaml"),
         ("recipe.yaml --set training.stps=3", "training.stps is an unknown key; did you mean 'steps'?"),
         ("recipe.yaml --set training.steps", "the setting 'training.steps' is not of the form"),
     ],

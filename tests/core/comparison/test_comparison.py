@@ -261,8 +261,8 @@ def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
     summary = RunFolder(runs[3]).summary()
     path = shutil.copytree(runs[3], tmp_path / "longer")
     write_sealed_json(path / "summary.json", summary | {"tokens": 2 * summary["tokens"]}, "the summary")
-    notes = compare([runs[0], str(path)]).notes
-    assert "They were trained on different numbers of tokens: gpt2 on 10k and contextlm on 20k." in notes
+    longer, note = compare([runs[0], str(path)]), "They were trained on different numbers of tokens: gpt2 on 10k"
+    assert f"{note} and contextlm on 20k." in longer.notes and f"{note} and contextlm on 20k." in verdict(longer)
 
 
 def test_different_seeds_are_not_paired(runs):
@@ -427,4 +427,4 @@ def test_what_the_losses_of_training_were_measured_on_and_why_they_differ_stands
     assert {budget.measured_on for budget in comparison.budgets} == {" on at most 8 windows of 64 tokens"}
     text = " ".join(in_terminal(comparison_tables(comparison)).split())
     assert "Logged while training: loss after" in text and " on at most 8 windows of 64 tokens" in text
-    assert "logged loss" in text and "validation loss" not in text and "So the two of one run differ." in text
+    assert "logged loss" in text and "validation loss" not in text and "So the two of a run differ." in text

@@ -97,7 +97,15 @@ def test_text_files_of_a_folder_are_documents_with_paths(tmp_path: Path) -> None
 
 def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"abc\x89PNG")
-    assert read(tmp_path) == [BadRecord(str(tmp_path / "picture.png"), "the file is not UTF-8 text (byte 3)")]
+    with pytest.raises(
+        DataError, match=r"picture.png is not UTF-8 text \(byte 3\); convert it, as with iconv -f LATIN1 -t"
+    ):
+        read(tmp_path)
+    (tmp_path / "16.txt").write_text("Wörter", encoding="utf-16")
+    other, picture = read(tmp_path)
+    assert other.why == "the file is not UTF-8 text (byte 0): convert it, as with iconv -f UTF-16 -t UTF-8"
+    assert picture.where == str(tmp_path / "picture.png") and "LATIN1" in picture.why
+    (tmp_path / "16.txt").unlink()
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
     first, _ = read(tmp_path)
     assert first.where == str(tmp_path / "paper.pdf") and first.why.startswith("the file is a PDF: write its text into")

@@ -255,7 +255,7 @@ ROW = {"arm": "a", "seed": 0, "document": "x", "tokens": 10, "nats": 30.0}
             r"no document is in all runs \(seed 0 of a\. has 1 of 3\)",
         ),
         ([ROW, ROW | {"arm": "b", "tokens": 10.5}], "document x has 10 tokens in seed 0 of a, 10.5 in seed 0 of b"),
-        ([ROW, ROW, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice; remove the copy"),
+        ([ROW, ROW, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice, in the table; remove the copy"),
         ([ROW, ROW | {"nats": 31.0}, ROW | {"arm": "b"}], "document x of seed 0 of a occurs twice"),
         ([{"arm": "a", "seed": 0, "loss": 3.0}, {"arm": "a", "seed": 0, "loss": 4.0}], "seed 0 of a occurs twice"),
         ([ROW | {"arm": " "}], "arm is ' ' in row 1, but must be a name"),

@@ -1003,6 +1003,7 @@ def test_a_change_that_is_decided_twice_counts_once(finished, tmp_path):
         ("trial", "there is nothing to compare"),
         ("trial gpt2 --corpus corpus", "one arm (gpt2) has nothing to be compared to"),
         ("trial gpt2 models.py:Other --corpus corpus", "models.py cannot be read"),
+        ("trial trials/nope", "there is no trial at trials/nope; give its folder, a YAML file, or two arms"),
         ("trial stdlib-quik", "(a YAML file, its name or its folder); did you mean stdlib-quick?"),
         ("trial gpt2 pm", "corpus is missing"),
         ("trial gpt2 pm --corpus nowhere", "there is no corpus at"),

@@ -489,7 +489,10 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py:WithLosses,kind=empty", "WithLosses returns no losses of training"),
         ("models.py:WithLosses,kind=tensor", "WithLosses returns no losses of training"),
         ("models.py:WithLosses,kind=vector", "WithLosses returns no losses of training"),
-        ("models.py:WithLosses,kind=nan", "WithLosses has the loss own = nan in its first training step"),
+        (
+            "models.py:WithLosses,kind=nan",
+            "WithLosses has a loss (own) of nan in its first training step; look for what",
+        ),
         ("models.py:leaves", "models.py:leaves cannot be built: SystemExit: 0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Files of texts: text files, each a document; JSON Lines and CSV, with the text of each record in one of its fields."""
 
 import abc
+import codecs
 import csv
 import io
 import itertools
@@ -92,7 +93,11 @@ class TextFiles(FileSource):
         try:
             text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
-            record = BadRecord(str(path), f"the file is not UTF-8 text (byte {error.start:,})")
+            code = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
+            how = f"convert it, as with iconv -f {code} -t UTF-8"
+            if len(self.files) == 1:  # nothing would be left without it
+                raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); {how}") from None
+            record = BadRecord(str(path), f"the file is not UTF-8 text (byte {error.start:,}): {how}")
         else:
             record = as_record(text, {"path": path.relative_to(self.root).as_posix()}, str(path), "its text")
         yield record, 1.0
@@ -111,7 +116,9 @@ class JsonLines(FileSource):
                 try:
                     text, metadata = text_and_others(content, text_field)
                 except ValueError as error:
-                    record = BadRecord(where, str(error))
+                    record = BadRecord(
+                        where, str(error).replace("the line", "it") if " entry " in where else str(error)
+                    )
                 else:
                     record = as_record(text, metadata, where, f"the field {text_field!r}")
                 yield record, share

@@ -68,7 +68,8 @@ class VariantSpec(ModelSpec):
         for name, total in zip(losses.names, losses.sums, strict=True):
             if not total.is_meta and not total.isfinite():
                 raise ConfigError(
-                    f"{model.config.source} has the loss {name} = {total.item()} in its first training step"
+                    f"{model.config.source} has a loss ({name}) of {total.item()} in its first training step; look for what "
+                    "divides by zero or overflows there"
                 )
         if missed:
             more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
