@@ -326,7 +326,8 @@ def main(arguments: list[str] | None = None) -> None:
             for who, rounds in speeds.items()
         },
     }
-    publish("time_to_loss", {"settings": settings, "time_to_loss": result, "runs": kept.results})
+    own = options.recipe.stem
+    publish("time_to_loss" + f"-{own}" * (own != "gpt2-nano"), {"settings": settings, "time_to_loss": result, "runs": kept.results})
 
 
 if __name__ == "__main__":

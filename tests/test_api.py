@@ -217,7 +217,7 @@ def test_a_recipe_reads_a_corpus_as_it_was_opened(corpus_folder, tmp_path):
     ):
         contextwise.train(recipe, {"data.replay.corpus": held_out}, tmp_path / "replay")
     with pytest.raises(ConfigError, match=r"one arm \(gpt2\) has nothing to be compared to; give two arms"):
-        contextwise.trial("gpt2", held_out)
+        contextwise.trial("gpt2", corpus_folder)
     with pytest.raises(ConfigError, match=r"corpus is Corpus\(.*a corpus is given whole there"):
         contextwise.trial(["gpt2", "pm"], held_out, out=tmp_path / "trial")
 

@@ -162,7 +162,7 @@ def test_overrides_go_before_the_file(tmp_path):
 
 
 def test_files_that_are_no_recipes(tmp_path):
-    with pytest.raises(ConfigError, match="there is no recipe"):
+    with pytest.raises(ConfigError, match="there is no file"):
         load_recipe(tmp_path / "nothing.yaml")
     for content, words in [
         ("a: [", "not valid YAML"),

@@ -289,5 +289,5 @@ def test_table_1_at_the_size_of_the_paper(tmp_path, monkeypatch):
 
 
 def test_a_recipe_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match=r"there is no recipe .*cue/none\.yaml"):
+    with pytest.raises(ConfigError, match=r"there is no file .*cue/none\.yaml"):
         ModuleCounts(joint="cue/none.yaml").measure(item(), Path())

@@ -158,7 +158,7 @@ def test_what_is_no_alpaca_file(tmp_path):
         ([{"instruction": "Go."}], "there is no field 'output' .fields: 'instruction'."),
         ([{"output": "Go."}], "record 1: the field 'instruction' is missing"),
         ([{"instruction": "Go.", "input": ["a"], "output": "x"}], "'input' is not a text but"),
-        ([3], "entry 1: the line is not a JSON object"),
+        ([3], "entry 1: it is not a JSON object"),
         ([{"instruction": "Go.", "output": " "}], "no document with text was found"),
     ]:
         with pytest.raises(DataError, match=message) as caught:
