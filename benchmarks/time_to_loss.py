@@ -327,7 +327,10 @@ def main(arguments: list[str] | None = None) -> None:
         },
     }
     own = options.recipe.stem
-    publish("time_to_loss" + f"-{own}" * (own != "gpt2-nano"), {"settings": settings, "time_to_loss": result, "runs": kept.results})
+    publish(
+        "time_to_loss" + f"-{own}" * (own != "gpt2-nano"),
+        {"settings": settings, "time_to_loss": result, "runs": kept.results},
+    )
 
 
 if __name__ == "__main__":
