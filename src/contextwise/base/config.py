@@ -134,9 +134,8 @@ def checked(function: Function) -> Function:
             if name in types and not any(_is(value, kind) for kind, _ in kinds):
                 known = [str(each) for values, _ in kinds if isinstance(values, list) for each in values]
                 meant = did_you_mean(str(value), known, " ").strip()
-                wanted = [
-                    each for _, each in kinds if each != "None" or not isinstance(value, float)
-                ]  # nan is a number's
+                # A number of the wrong kind, such as nan, was no attempt at None.
+                wanted = [each for _, each in kinds if each != "None" or not isinstance(value, float)]
                 raise ConfigError(Problem(f"but must be {' or '.join(wanted)}", name, value, meant))
             given.arguments[name] = type(value)(map(at_home, value)) if type(value) in (list, tuple) else at_home(value)
         return function(*given.args, **given.kwargs)

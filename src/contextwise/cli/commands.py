@@ -28,11 +28,7 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
-OTHER_OPTIONS = {
-    **dict.fromkeys(("--vocab-size", "--vocabulary"), "--tokenizer"),
-    "--targets": "--samples",
-    "--seed": "--set",
-}
+OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--vocabulary": "--tokenizer"}
 """What is no option -> the option that is meant, where a verb has it; else it may be a setting or an argument."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -80,7 +76,10 @@ class Verb(TyperCommand):
                 named = [each.metavar for each in self.params if each.param_type_name == "argument"]
                 near = [each for each in error.possibilities or () if each != "--help"]
                 near = near or ["--set KEY=VALUE"] * ("--set" in own)
-                near = [meant if meant != "--set" else f"--set {unknown[2:]}=VALUE"] if meant in own else near
+                if meant in own:
+                    near = [meant]
+                elif unknown == "--seed" and self.name == "train":
+                    near = ["--set seed=VALUE"]
                 same = {unknown[2:].upper(), "FILE" if unknown == "--corpus" else ""}
                 error.possibilities = [f"the argument {each}" for each in named if each in same] or near
             raise

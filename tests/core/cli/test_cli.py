@@ -112,6 +112,7 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
         ("curve a --corpus", "--corpus needs a value; see contextwise curve -h"),
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
+        ("trial --seed 3", "there is no option --seed; did you mean --seeds or --set? See contextwise trial -h"),
         ("train --seed 3", "there is no option --seed; did you mean --set seed=VALUE? See contextwise train -h"),
         (
             "evaluate --model x",
