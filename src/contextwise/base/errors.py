@@ -147,6 +147,6 @@ def check_alone(what: str) -> None:
     """Refuse ``what`` in several processes, which would wait for each other, or each do the whole work."""
     if processes() > 1:
         raise ConfigError(
-            f"{what} works in one process, and this is one of {processes()} (WORLD_SIZE); start it without torchrun: only "
-            "train shares its work among several"
+            f"{what} works in one process, and this is one of {processes()} (WORLD_SIZE); start it without torchrun, or "
+            "unset WORLD_SIZE: only train shares its work among several"
         )

@@ -220,23 +220,25 @@ def looks(
     result = []
     for seeds in range(1, len(by_seed) + 1):
         deviation = float(by_seed[:seeds].std(ddof=1)) if seeds > 1 else 0.0
-        half = math.inf if only_rounded(float(means[seeds - 1]), deviation) else float(halves[seeds - 1])
+        alike = only_rounded(float(means[seeds - 1]), deviation)
+        half = math.inf if alike else float(halves[seeds - 1])
         about_any = _on_any_documents(differences_SN[:seeds], tokens_N, half, confidence)
         about = {"unit": unit, "seeds": seeds, "confidence": confidence}
         mean, scored = float(means[seeds - 1]), int((tokens_N > 0).sum())
         fixed = plus_minus(mean, half, method="t sequence", **about)
         about |= {"method": "t sequence and t", "documents": scored}
         random = plus_minus(mean, about_any, **about)
-        result.append(Look(seeds, fixed, random, deviation, evidence(mean, deviation, seeds)))
+        result.append(Look(seeds, fixed, random, deviation, 1.0 if alike else evidence(mean, deviation, seeds)))
     return result
 
 
 def only_rounded(mean: float, deviation: float) -> bool:
     """Whether differences that are not zero are the same in all seeds: rounded, or of runs that no seed changes.
 
-    They have no interval: how much the difference varies is not known.
+    They have no interval and are no evidence: how much the difference varies is not known. Losses in float32 vary by more than
+    a hundred-thousandth of a small difference through their own rounding, which training by another seed exceeds by far.
     """
-    return mean != 0 and deviation <= 1e-9 * abs(mean)
+    return mean != 0 and deviation <= 1e-4 * abs(mean)
 
 
 def evidence(mean: float, deviation: float, seeds: int) -> float:

@@ -160,7 +160,7 @@ def _decided(
     notes += [
         f"{each.arm} has the losses of {reference} with every seed, as if they were the same runs."
         for each in found
-        if each.last.seeds > 1 and each.last.fixed.value == each.last.deviation == 0
+        if each.last.seeds > 1 and _same_losses(losses, each.arm, reference)
     ]
     notes += [
         f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
@@ -187,6 +187,12 @@ def _decided(
     if decision.path is not None:
         _keep(decision, losses, shared, looked, counts)
     return decision
+
+
+def _same_losses(losses: Losses, arm: str, reference: str) -> bool:
+    """Whether two arms have the same loss on each document with each seed that both have."""
+    seeds = set(losses.seeds(arm)) & set(losses.seeds(reference))
+    return all(np.array_equal(losses.values[arm, seed], losses.values[reference, seed]) for seed in seeds)
 
 
 def is_newest(decision: Decision) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.comparison.sequential import deviation_limits, seeds_to_decide, simultaneous
+from contextwise.comparison.sequential import deviation_limits, only_rounded, seeds_to_decide, simultaneous
 from contextwise.decisions import check
 from contextwise.decisions.rows import Losses
 
@@ -126,7 +126,9 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
     for name in dict.fromkeys(name for name, _ in losses.values if name != arm):
         shared = [seed for seed in losses.seeds(name) if seed in seeds]
         differences = [losses.values[name, seed] - losses.values[arm, seed] for seed in shared]
-        if len(shared) > 1 and np.ptp(differences, axis=0).any():
+        means = np.sum(differences, axis=1) / total if shared else np.zeros(0)
+        alike = len(shared) < 2 or only_rounded(float(means.mean()), float(means.std(ddof=1)))
+        if not alike and np.ptp(differences, axis=0).any():
             paired.append((_parts(np.stack(differences), losses.sizes), name, shared))
     if paired:
         parts, other, seeds = max(paired, key=lambda each: sum(each[0]))

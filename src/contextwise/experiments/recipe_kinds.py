@@ -13,7 +13,7 @@ TRIAL = RecipeKind("trial", "arms", "contextwise.experiments.trial.settings:Tria
 def check_trial(trial: str | Path) -> None:
     """Refuse one arm in place of a trial, and a file that cannot be read, before anything slow is imported."""
     name = str(trial)
-    if not (name.endswith((".yaml", ".yml")) or Path(name).is_dir() or shipped_recipe(name, "trial")):
+    if not (name.endswith((".yaml", ".yml")) or Path(name).exists() or shipped_recipe(name, "trial")):
         if "/" in name:
             raise ConfigError(f"there is no trial at {name}; give its folder, a YAML file, or two arms{misspelt(name)}")
         meant = misspelt(name, [each.path.stem for each in shipped_recipes("trials")])

@@ -48,7 +48,8 @@ def comparison_table(result: "Decided") -> Table:
     readings = [Column(words, "difference", interval="below") for words in about]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
     columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
-    return Table(title, columns, rows, [f"Note: {ANYTIME if known else NO_INTERVAL}"])
+    few = max(len(each.looks) for each in result.comparisons) < FEWEST_SEEDS
+    return Table(title, columns, rows, [f"Note: {ANYTIME}"] if known else [f"Note: {NO_INTERVAL}"] * few)
 
 
 def overview_plots(result: "Decided") -> list[Plot]:
@@ -123,7 +124,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     caption = (
         f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
-    if not shown:
+    if not shown and len(own) < FEWEST_SEEDS:
         caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 

@@ -121,9 +121,9 @@ def test_where_one_source_alone_varies_the_interval_is_its_own():
     tokens, draw = np.full(12, 100.0), np.random.default_rng(6)
     alike = looks(draw.normal(0.05, 0.01, (6, 1)) * tokens, tokens)[-1]
     assert alike.random.limits == pytest.approx(alike.fixed.limits)
-    differences = draw.normal(0.05, 0.01, 12) * tokens + draw.normal(0, 1e-7, (6, 1)) * tokens
+    differences = draw.normal(0.05, 0.01, 12) * tokens + draw.normal(0, 2e-5, (6, 1)) * tokens
     random = looks(differences, tokens)[-1].random
-    assert random.high - random.value == pytest.approx(document_half_width(differences, tokens))
+    assert random.high - random.value == pytest.approx(document_half_width(differences, tokens), rel=1e-3)
 
 
 def test_a_difference_that_no_seed_changes_has_no_interval():
@@ -131,8 +131,12 @@ def test_a_difference_that_no_seed_changes_has_no_interval():
     base, idea = np.array([[3.51, 3.52, 3.50, 3.53], [3.50, 3.51, 3.49, 3.52]])
     constant = looks((idea - base)[:, None], np.ones(1))[-1]
     assert 0 < constant.deviation < 1e-15 and not constant.fixed.has_interval and not constant.random.has_interval
+    assert constant.evidence == 1  # or many trials would select it
+    rounded = np.array([3.00, 3.13, 3.01, 3.38])
+    single = looks((np.float32(rounded - 0.02).astype(float) - np.float32(rounded))[:, None], np.ones(1))[-1]
+    assert single.deviation > 1e-9 and not single.fixed.has_interval
     assert looks(np.zeros((4, 1)), np.ones(1))[-1].fixed.limits == (0, 0)
-    assert looks((idea - base * (1 + 1e-6))[:, None], np.ones(1))[-1].fixed.has_interval
+    assert looks((idea - base * (1 + 1e-4))[:, None], np.ones(1))[-1].fixed.has_interval
 
 
 def test_documents_of_equal_length_give_the_t_interval_of_their_means():
@@ -214,8 +218,7 @@ def test_the_seeds_promised_for_any_documents_allow_for_the_documents_that_were_
 
 def test_much_evidence_of_many_seeds_is_a_number():
     for spread in (0.0, 1e-9):
-        differences = -1 + spread * np.random.default_rng(0).normal(size=(300, 1))
-        assert 1e300 < looks(differences, ONE_DOCUMENT)[-1].evidence < math.inf
+        assert 1e300 < evidence(-1.0, spread, 300) < math.inf
 
 
 def test_little_evidence_of_equal_differences_is_the_limit_of_small_spreads():

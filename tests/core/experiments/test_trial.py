@@ -832,7 +832,7 @@ def test_arms_with_another_tokenizer_or_corpus_are_refused(corpus_folder, tmp_pa
             Trial(small_trial(corpus_folder, tmp_path / "t", arms=arms))
 
 
-def test_a_recipe_whose_corpus_is_an_example_reads_the_trials(corpus_folder, tmp_path, monkeypatch):
+def test_a_recipe_whose_corpus_is_an_example_reads_the_trials(corpus_folder, tmp_path, monkeypatch, capsys):
     """Recipes of the package name ``corpora/stdlib``; here another text lies there, and one recipe's corpus is nowhere."""
     monkeypatch.chdir(tmp_path)
     write_documents(tmp_path / "other.jsonl", 40, seed=1)
@@ -842,6 +842,13 @@ def test_a_recipe_whose_corpus_is_an_example_reads_the_trials(corpus_folder, tmp
     for given in ({"arms": arms}, {"arms": {"gpt2": None, "contextlm": None}, "recipe": "gpt2-nano"}):
         loaded = load_trial(None, given | {"corpus": str(corpus_folder)}, [], tmp_path / "t")
         assert {each.data.corpus for each in Arms(loaded).recipes.values()} == {str(corpus_folder)}
+    assert "the corpus corpora/absent of own.yaml is not there; the trial's is read" in capsys.readouterr().err
+    loaded = load_trial(None, {"arms": arms, "corpus": str(corpus_folder)})
+    kept = loaded.question()
+    Path("corpora/absent").mkdir()  # nor does the question depend on what else lies there
+    assert load_trial(None, {"arms": arms, "corpus": str(corpus_folder)}).question() == kept
+    Path("trial").write_text(yaml.safe_dump({"arms": ["gpt2", "pm"], "corpus": str(corpus_folder)}))
+    assert list(load_trial("trial", {}).arms) == ["gpt2", "pm"]
     Path("own.yaml").write_text(yaml.safe_dump({**RECIPE, "data": {"context": 16, "corpus": "corpora/stdlib"}}))
     with pytest.raises(ConfigError, match="has another tokenizer"):
         Arms(load_trial(None, {"arms": ["gpt2-nano", "own.yaml"], "corpus": str(corpus_folder)}))

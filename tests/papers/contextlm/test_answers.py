@@ -15,8 +15,8 @@ from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.progress import interruption
 from contextwise.cli import app
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.sampling import Sampling
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.prefix import set_prompt_form, with_prefix
 from contextwise.objectives.kind import PromptForm

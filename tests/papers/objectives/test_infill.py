@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForMaskedLM
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.evaluation.generation import Sampling
 from contextwise.evaluation.kernel import Subject
+from contextwise.evaluation.sampling import Sampling
 from contextwise.models import load_generating_model
 from contextwise.objectives import Vocabulary
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption

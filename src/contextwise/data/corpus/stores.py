@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from contextwise.base.errors import DataError, not_installed, one_line, refuse_pipe
 from contextwise.base.hashes import content_digest
+from contextwise.base.progress import say_once
 
 OWN_COLUMNS = ("input_ids", "n_bytes", "n_words", "text_lost", "document_hash")
 # The header of 256 int32 that llm.c and modded-nanogpt put before the tokens.
@@ -84,9 +85,9 @@ class ZarrStore:
                 "but a corpus is (documents, length) of token ids such as uint16"
             )
         if missing := array.nchunks - array.nchunks_initialized:
-            raise DataError(
-                f"the Zarr array {path} lacks {missing:,} of its {array.nchunks:,} chunks, which would be read as zeros; copy "
-                "it again"
+            say_once(
+                f"note: the Zarr array {path} lacks {missing:,} of its {array.nchunks:,} chunks, which are read as zeros: it "
+                "was written without chunks of padding, or its copy is not complete"
             )
         self.array, self.path, self.table = array, path.absolute(), None
         self.dtype = np.dtype(array.dtype)

@@ -1,6 +1,7 @@
 """The settings of a trial, and its arms that have a name of their own."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from contextwise.base.config import (
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.estimates import Documents
 from contextwise.base.files import expanded
+from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
 from contextwise.experiments.executors import ExecutorSettings
@@ -292,6 +294,8 @@ class TrialSettings(Settings):
         """The settings that a later call may not change, as plain values; the corpus counts by its content, not its path."""
         values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})
         values["recipe"] = comparable(values["recipe"])
+        for recipe in (values["recipe"], *(arm["recipe"] for arm in values["arms"].values())):
+            (recipe or {}).get("data", {}).pop("corpus", None)
         return values | {"comparisons": self.shared_by, "reference": self.baseline}
 
 
@@ -371,9 +375,14 @@ def _is_recipe(arm: str) -> bool:
 def _recipe(path: Path) -> dict[str, Any]:
     """What a recipe file holds. A corpus that only stands there as an example gives way to the trial's."""
     values = read_yaml(path)
-    corpus = (values.get("data") or {}).get("corpus") if isinstance(values.get("data"), dict) else None
-    example = any(path.is_relative_to(folder) for folder in recipe_folders())
-    if corpus is not None and (example or not expanded(str(corpus)).exists()):
+    data = values.get("data")
+    corpus = data.get("corpus") if isinstance(data, dict) else None
+    if isinstance(corpus, str):
+        example = any(path.is_relative_to(folder) for folder in recipe_folders())
+        if not example:
+            if os.path.exists(expanded(corpus)):  # noqa: PTH110 - takes any name
+                return values
+            say(f"note: the corpus {corpus} of {path} is not there; the trial's is read")
         del values["data"]["corpus"]
     return values
 
