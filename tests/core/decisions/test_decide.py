@@ -46,6 +46,19 @@ def simulated(effects, seeds, *, level=0.01, noise=0.02, random=0, tokens=TOKENS
     return pd.DataFrame(rows)
 
 
+def test_two_arms_with_equal_sums_are_not_the_same_runs():
+    """Each answers the questions that the other does not: as many errors, on no question the same."""
+    rows = [
+        {"arm": arm, "seed": seed, "document": str(i), "correct": (i + seed + (arm == "b")) % 2}
+        for arm in "ab"
+        for seed in range(4)
+        for i in range(8)
+    ]
+    assert not any("same runs" in note for note in decide(rows).notes)
+    copy = [row | {"arm": "c"} for row in rows if row["arm"] == "a"]
+    assert any("c has the losses of a" in note for note in decide([*rows, *copy]).notes)
+
+
 def test_differences_that_no_seed_changes_decide_nothing():
     """Losses with two decimals, of which idea's are 0.01 lower with every seed, and those of a copy of the same runs."""
     base = [3.51, 3.52, 3.50, 3.53]
@@ -62,6 +75,9 @@ def test_differences_that_no_seed_changes_decide_nothing():
     assert (idea.decision, idea.further_seeds, copy.decision) == ("undecided", None, "equivalent")
     assert "It is the same with every seed, as where losses are rounded" in idea.sentence
     assert result.notes == ["copy has the losses of base with every seed, as if they were the same runs."]
+    assert result.sentences[0].endswith("how much it varies is unknown.")
+    alone = [{"arm": arm, "seed": i, "loss": x} for arm in ("base", "idea") for i, x in enumerate(losses[arm])]
+    assert plan(read_losses(alone), "base", 0.01).other == ""  # what the pairs would need is unknown
 
 
 def test_the_differences_are_those_of_sums_paired_by_seed_and_document():

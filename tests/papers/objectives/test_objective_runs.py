@@ -294,3 +294,13 @@ def test_padding_is_not_read_in_a_mixture_with_separate_documents(sentences_fold
     losses = pretraining_losses(model, batch).sums
     batch["input_ids"] = torch.where(padding, 7, batch["input_ids"])
     torch.testing.assert_close(pretraining_losses(model, batch).sums, losses)
+
+
+def test_a_run_whose_windows_have_no_target_says_so(corpus_folder, tmp_path, contextwise):
+    for rate, said in ((0.001, True), (0.5, False)):
+        given = values(corpus_folder, tmp_path / f"{rate}", "masked", steps=2, tokens_per_step=16, evaluation_tokens=0)
+        given["data"]["context"], given["objective"] = 8, {"name": "masked", "rate": rate}
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(given))
+        status, _, errors = contextwise(f"train {tmp_path / 'recipe.yaml'}")
+        assert status == 0
+        assert ("no window had a target of the objective 'masked'" in " ".join(errors.split())) == said

@@ -295,7 +295,7 @@ class TrialSettings(Settings):
         values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})
         values["recipe"] = comparable(values["recipe"])
         for recipe in (values["recipe"], *(arm["recipe"] for arm in values["arms"].values())):
-            (recipe or {}).get("data", {}).pop("corpus", None)
+            ((recipe or {}).get("data") or {}).pop("corpus", None)
         return values | {"comparisons": self.shared_by, "reference": self.baseline}
 
 
