@@ -459,7 +459,19 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     )
     other = tmp_path / "trial.yaml"
     other.write_text("arms: [gpt2, pm]\ncorpus: no/corpus\n")
+    (tmp_path / "models.py").write_text("class Scaled: pass\n")
+    model = tmp_path / "unmeasured"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
     commands = [
+        (2, ["export", str(model), "--out", str(tmp_path)]),
+        (2, ["generate", str(model), "hi", "--temperature", "-1"]),
+        (2, ["compare", str(model), str(model), "--corpus", str(bad)]),
+        (2, ["compare", str(model), f"{model}/", "--curves"]),
+        (2, ["decide"]),
+        (2, ["decide", "nowhere.jsonl"]),
+        (2, ["trial", "gpt2", f"{tmp_path}/models.py:Scalled", "--corpus", "c"]),
+        (2, ["train", str(good), "--set", f"model.variant={tmp_path}/models.py:Scalled"]),
         (0, ["--version"]),
         (0, ["reproduce", "--list"]),
         (2, ["reproduce", "contextlm/table1", "--scale", "huge"]),
