@@ -8,7 +8,8 @@
 3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
    Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
    the largest budgets only the most expensive runs are left, with nothing to compare them to.
-4. Every interval is of 95%: over held-out documents, and over seeds where there are several. All runs have the same documents
+4. Every interval is of 95%: over held-out documents, and over seeds where there are several. Those of a size's optimum against
+   its other contexts hold together (Bonferroni), since it is the lowest of all of them. All runs have the same documents
    (and about as many targets in each), so that differences between contexts are paired by document and by seed. The spread
    between seeds is that of all contexts of a size together: two seeds of one context say little about it.
 5. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
@@ -27,8 +28,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import NORMAL, Part, plus_minus, ratio_difference, ratios, within_groups
+from contextwise.base.estimates import CONFIDENCE, Estimate
+from contextwise.base.intervals import Part, plus_minus, ratio_difference, ratios, student_t, within_groups
+from contextwise.comparison.sequential import simultaneous
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise_plan.sweeps.points import SweepPoint
 from contextwise_plan.tracks import Reading, Track, budget_steps, budget_words, tracks
@@ -79,7 +81,8 @@ class Optimum:
         unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
         edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
         differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known,
-            and without ``seeds`` if the interval is over documents only.
+            and without ``seeds`` if the interval is over documents only. The intervals hold together at 95%, as the optimum was
+            chosen among all of them.
         ends: the shortest and the longest context that the size was or will be trained with.
     """
 
@@ -189,7 +192,7 @@ def cells(tracks: Sequence[Track], budget: float) -> list[Cell]:
     for (parameters, size, context), by_seed in sorted(measured.items()):
         readings = list(by_seed.values())
         seeds = within_groups(_losses(group) for (_, other, _), group in measured.items() if other == size)
-        loss, half = float(np.mean(_losses(by_seed))), _half_width(readings, [], seeds)
+        loss, half = float(np.mean(_losses(by_seed))), _half_width(readings, [], seeds)[0]
         documents = len(readings[0].documents) if _same_documents(readings) else 0
         rows.append(Cell(size, parameters, context, loss, half, len(readings), documents, by_seed))
     return rows
@@ -204,8 +207,10 @@ def _same_documents(readings: Sequence[Reading]) -> bool:
     return all(reading.sums is not None and reading.documents == readings[0].documents for reading in readings)
 
 
-def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None) -> float | None:
-    """Half the 95% interval of the mean of readings minus the mean of others; None if it is not known.
+def _half_width(
+    readings: Sequence[Reading], others: Sequence[Reading], seeds: Part | None
+) -> tuple[float | None, list[Part]]:
+    """Half the 95% interval of the mean of readings minus the mean of others, None if it is not known; and its parts.
 
     Documents of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of
     the longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
@@ -213,18 +218,22 @@ def _half_width(readings: Sequence[Reading], others: Sequence[Reading], seeds: P
     Args:
         seeds: the variance between seeds of one reading; of each pair of readings where both have the same seeds.
     """
-    parts, groups = [], [each for each in (readings, others) if each]
+    parts: list[Part] = []
+    groups = [each for each in (readings, others) if each]
     if _same_documents([*readings, *others]):
         sums = [np.mean([np.asarray(reading.sums) for reading in each], axis=0) for each in groups]
         documents = ratio_difference(sums[0], sums[1]) if others else ratios(sums[0][0], {"": sums[0][1]})[""]
-        parts += [] if documents.high is None else [documents.high - documents.value]
+        if documents.high is not None:
+            freedom = documents.degrees_of_freedom
+            parts.append(Part(((documents.high - documents.value) / student_t(freedom)) ** 2, freedom))
     else:  # as if the documents were different ones, which is wider
         errors = [np.mean([reading.error for reading in each]) for each in groups]
-        parts += [NORMAL * math.hypot(*errors)] if np.isfinite(errors).all() else []
+        parts += [Part(float(np.square(errors).sum()), math.inf)] if np.isfinite(errors).all() else []
     if seeds is not None:
-        parts.append(Part(seeds.variance / len(readings), seeds.freedom).half_width)
-    half = math.hypot(*parts) + sum(np.mean([reading.shift for reading in each]) for each in groups)
-    return float(half) if parts and math.isfinite(half) else None
+        parts.append(Part(seeds.variance / len(readings), seeds.freedom))
+    widths = [part.half_width for part in parts]
+    half = math.hypot(*widths) + sum(np.mean([reading.shift for reading in each]) for each in groups)
+    return float(half) if parts and math.isfinite(half) else None, parts
 
 
 def _between_pairs(groups: Sequence[Mapping[int, Reading]]) -> Part | None:
@@ -253,8 +262,12 @@ def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
         spread = pairs
         if pairs is None and alone is not None:
             spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
-        half = _half_width(mine, theirs, spread)
-        about = {"documents": cell.documents or None, "seeds": None if spread is None else len(mine)}
+        half, parts = _half_width(mine, theirs, spread)
+        about = {
+            "documents": cell.documents or None,
+            "seeds": None if spread is None else len(mine),
+            "parts": tuple(parts),
+        }
         differences[cell.context] = plus_minus(value, math.nan if half is None else half, method="t", **about)
     return differences
 
@@ -274,7 +287,9 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
         index, measured = contexts.index(best.context), {cell.context for cell in own}
         missing = [context for context in _beside(contexts, index) if context not in measured]
         edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
-        differences = _differences(best, [cell for cell in own if cell is not best])
+        confidence = simultaneous(CONFIDENCE, len(own) - 1)
+        paired = _differences(best, [cell for cell in own if cell is not best])
+        differences = {context: difference.at(confidence) for context, difference in paired.items()}
         ends = contexts[0], contexts[-1]
         optima[size] = Optimum(best, not missing, tuple(missing), edge, differences, ends)
     return optima

@@ -24,7 +24,7 @@ _ABOUT = ("method", "documents", "seeds", "n")
 
 
 class EstimateJson(TypedDict):
-    """An estimate as JSON; the method and the counts belong to an interval."""
+    """An estimate as JSON; after its limits, how an interval was made, and what one of another confidence takes."""
 
     value: float
     low: float
@@ -33,6 +33,9 @@ class EstimateJson(TypedDict):
     documents: NotRequired[int]
     seeds: NotRequired[int]
     n: NotRequired[int]
+    freedom: NotRequired[float | None]
+    parts: NotRequired[list[list[float | None]]]
+    confidence: NotRequired[float]
 
 
 def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> float:
@@ -88,7 +91,10 @@ class Estimate:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
         """Read an estimate from a result file; other keys are ignored, null values are NaN."""
-        value, about = values["value"], {name: values[name] for name in _ABOUT if name in values}
+        value, about = values["value"], {name: values[name] for name in (*_ABOUT, "confidence") if name in values}
+        if "freedom" in values:
+            about["freedom"] = _or_infinite(values["freedom"])
+        about["parts"] = tuple((variance, _or_infinite(freedom)) for variance, freedom in values.get("parts", ()))
         return cls(math.nan if value is None else value, values.get("low"), values.get("high"), **about)
 
     @property
@@ -180,14 +186,34 @@ class Estimate:
         return f"{written(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
     def to_dict(self) -> EstimateJson:
-        """``{"value", "low", "high"}``, with the method and the counts of an interval.
+        """``{"value", "low", "high"}``; of an interval also its method, counts and parts, its degrees of freedom if they are
+        not those of the counts, and its confidence if that is not 95%.
 
-        Numbers that are not finite (JSON has no infinity), or beyond :data:`LARGEST`, are None.
+        Numbers that are not finite (JSON has no infinity), or beyond :data:`LARGEST`, are None: infinite degrees of freedom,
+        too.
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        about = {name: getattr(self, name) for name in _ABOUT if self.has_interval}
         finite = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
-        return cast(EstimateJson, finite | {name: value for name, value in about.items() if value})
+        if not self.has_interval:
+            return cast(EstimateJson, finite)
+        about: dict[str, Any] = {name: value for name in _ABOUT if (value := getattr(self, name))}
+        if not math.isclose(self.degrees_of_freedom, dataclasses.replace(self, freedom=None).degrees_of_freedom):
+            about["freedom"] = _finite(self.degrees_of_freedom)
+        if self.parts:
+            about["parts"] = [[_finite(number) for number in part] for part in self.parts]
+        if self.confidence != CONFIDENCE:
+            about["confidence"] = self.confidence
+        return cast(EstimateJson, finite | about)
+
+
+def _finite(number: float) -> float | None:
+    """A number as JSON has it: None for infinity."""
+    return float(number) if math.isfinite(number) else None
+
+
+def _or_infinite(number: float | None) -> float:
+    """A number of JSON that may be infinite."""
+    return math.inf if number is None else number
 
 
 def _mirrored(function: Callable[[float], float], number: float) -> float:

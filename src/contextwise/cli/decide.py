@@ -155,10 +155,11 @@ def show_trial(result: "TrialResult", as_json: bool = False, question: str = "")
         return
     show(*filter(None, [question]), trial_tables(result))
     show_line(f"page: {result.path / PAGE}")
-    twice = max(FEWEST_SEEDS, 2 * max(len(each.looks) for each in result.comparisons))
+    trained = max(len(each.looks) for each in result.comparisons)
+    twice, most = max(FEWEST_SEEDS, 2 * trained), max(FEWEST_SEEDS, 4 * trained)
     ranges = [each.seeds_to_decide or (twice,) for each in result.comparisons if each.decision == "undecided"]
     if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
-        show_line(f"next: {trial_command(result.path)} --seeds {max(wanted)}")
+        show_line(f"next: {trial_command(result.path)} --seeds {min(most, max(wanted))}")
 
 
 def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:

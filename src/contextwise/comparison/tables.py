@@ -125,6 +125,8 @@ def _costs(comparison: Comparison, best: Group) -> list[str]:
     sentences = [", ".join([f"{best.name} has {shown(best.parameters)} parameters", *parts]) + "."]
     own, known = best.flops_per_token, [(group.name, group.flops_per_token) for group in others]
     if own and all(flops for _, flops in known):
-        ratios = listed([f"{own / flops:.2f} times the FLOPs of {name}" for name, flops in known if flops])
-        sentences.append(f"It takes {ratios} for a token of training.")
+        ratios = {name: f"{own / flops:.2f}" for name, flops in known if flops}
+        other = [f"{ratio} times the FLOPs of {name}" for name, ratio in ratios.items() if ratio != "1.00"]
+        cost = f"It takes {listed(other)}" if other else f"It takes as many FLOPs as {listed([*ratios])}"
+        sentences.append(f"{cost} for a token of training.")
     return sentences

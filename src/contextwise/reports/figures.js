@@ -28,6 +28,7 @@ const Figures = (() => {
     });
     layout.xaxis = { ...layout.xaxis, ...axis };
     layout.yaxis = { ...layout.yaxis, ...axis, zeroline: false };
+    for (const label of layout.annotations ?? []) label.bgcolor = colour("--paper"); // a line behind it does not strike it
     for (const trace of figure.data) {
       const named = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
       const own = trace.meta.scale === undefined ? named : shade(trace.meta.scale);

@@ -156,7 +156,7 @@ def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
     for name, (result, series) in results.items():
         bins = [each for each in result.summary["bins"] if each["targets"]]
         at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-        more = [minus_longest(each) or Estimate(0.0, 0.0, 0.0) for each in bins]
+        more = [minus_longest(each, result.summary["documents"]) or Estimate(0.0, 0.0, 0.0) for each in bins]
         bars = {"error_y": page.error_bars(more)} if more and all(each.has_interval for each in more) else {}
         style: dict[str, Any] = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **bars}
         y = [each["loss"] for each in bins]

@@ -47,7 +47,7 @@ class LongBench(Measure):
     """
 
     name = "longbench"
-    version = 4
+    version = 5
     changes_model = True
     on_corpus = False
 

@@ -10,7 +10,7 @@ difference of 0 at every document has the interval ± z²/(D + z²), Wilson's up
 observed. In the mean of several data sets, one without spread adds none.
 
 More input stops helping at the smallest visible context that no larger one improves on significantly: none has a paired
-difference to it with an interval above 0.
+difference to it with an interval above 0, where the intervals of all larger ones hold together at 95%.
 
 Legend of shapes: Q questions, D documents, V visible contexts.
 """
@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import Interval, Part, joint, leave_one_out, over_documents, wilson
+from contextwise.comparison.sequential import simultaneous
 from contextwise_evals.answering.prompts import Key, body_lengths
 from contextwise_evals.long_tasks.metrics import score
 from contextwise_evals.long_tasks.prompts import LongPrompt, shown_at
@@ -65,7 +66,7 @@ class Level:
         return self._estimate({other: 1, context: -1}, unseen)
 
     def _estimate(self, signs: dict[int, int], without_spread: Interval) -> Estimate:
-        """The sum of the scores at some contexts, each with a sign, and its interval."""
+        """The sum of the scores at some contexts, each with a sign, and its 95% interval."""
         value, parts = sum(sign * float(self.values_V[i]) for i, sign in signs.items()), []
         for share, sums_DV, sizes_D in self.parts:
             sums_D = np.sum([sign * sums_DV[:, i] for i, sign in signs.items()], axis=0)
@@ -73,20 +74,30 @@ class Level:
             if part is None:
                 return Estimate(value)
             parts.append(Part(share**2 * part.variance, part.freedom))
-        half = joint(parts).half_width
+        both = joint(parts)
+        half = both.half_width
         if half**2 < EQUAL:
             return Estimate(value, *without_spread, method="Wilson", documents=self.documents)
         least = 0.0 if min(signs.values()) > 0 else -1.0
         limits = max(least, value - half), min(1.0, value + half)
-        return Estimate(value, *limits, method="t", documents=self.documents)
+        about: dict[str, Any] = {
+            "method": "t",
+            "documents": self.documents,
+            "freedom": both.freedom,
+            "parts": tuple(parts),
+        }
+        return Estimate(value, *limits, **about)
 
     def stops_helping(self) -> int | None:
         """Index of the visible context at which more input stops helping; None where the documents are too few."""
         if self.documents < FEWEST_DOCUMENTS:
             return None
         count = len(self.values_V)
-        better = [any(self.gain(i, j).above(0.0) for j in range(i + 1, count)) for i in range(count)]
-        return better.index(False)
+        for i in range(count - 1):
+            confidence = simultaneous(CONFIDENCE, count - 1 - i)
+            if not any(self.gain(i, j).at(confidence).above(0.0) for j in range(i + 1, count)):
+                return i
+        return count - 1
 
 
 def level_of(scores_QV: np.ndarray, documents: Sequence[str]) -> Level:

@@ -150,11 +150,6 @@ class LSTMForCausalLM(CausalLanguageModel):
         Raises:
             ConfigError: documents are packed into a row (the state would carry over), or the cache is another model's.
         """
-        known = position_ids is not None and readable_without_sync(position_ids)
-        if known and (position_ids.diff() < 0).any():  # type: ignore[union-attr]
-            raise ConfigError(
-                "an LSTM carries its state from one packed document into the next; put one document into each row"
-            )
         embeds_BTD = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
         layer: Any = None
         if past_key_values is not None:
@@ -168,6 +163,14 @@ class LSTMForCausalLM(CausalLanguageModel):
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
+        if readable and position_ids is not None and readable_without_sync(position_ids):
+            restarts_BT = position_ids.diff() < 1
+            if real_BT is not None:  # positions of padding are of no token
+                restarts_BT = restarts_BT & real_BT[:, 1:] & real_BT[:, :-1]
+            if restarts_BT.any():
+                raise ConfigError(
+                    "an LSTM carries its state from one packed document into the next; put one document into each row"
+                )
         if real_BT is None or (readable and bool(real_BT.all())):
             h_BTD, state = self.lstm(embeds_BTD, before)
         elif readable:

@@ -94,6 +94,7 @@ class TextSettings(Settings):
         ge=3,
         description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
     )
+    context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
 class ContextEncoderSettings(TextSettings):
@@ -102,7 +103,6 @@ class ContextEncoderSettings(TextSettings):
     context_layers: int | None = Field(default=None, ge=0, le=DEEPEST, description="2 if not given")
     context_heads: Width | None = Field(default=None, description="4 if not given")
     context_feed_forward: Width | None = Field(default=None, description="4 times the width if not given")
-    context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
 class JointStage(SentenceSettings, ContextEncoderSettings):

@@ -85,7 +85,7 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
         assert start.context_encoder is not None and contexts is not None
         _check_width(stage, start)
         kept = start.context_encoder
-        kept.contexts = contexts.model_dump()  # the new decoder's
+        kept.contexts, kept.context_dropout = contexts.model_dump(), stage.context_dropout  # the new decoder's
         decoder = _decoder(stage, sentence, kept.width, context)
         return CueConfig(sentence_encoder=sentence, context_encoder=kept, decoder=decoder)
     width = stage.width or sentence.get_text_config().hidden_size

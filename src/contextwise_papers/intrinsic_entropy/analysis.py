@@ -93,7 +93,7 @@ class IntrinsicEntropy:
         self.measurement, self.contexts = measurement, measurement.contexts
         self.notes: list[str] = list(summary["notes"])
         self.losses, self.differences = (
-            {int(context): Estimate(**values) for context, values in summary[name].items()}
+            {int(context): Estimate.from_dict(values) for context, values in summary[name].items()}
             for name in ("losses", "differences")
         )
         self.spectra = measurement.spectra()

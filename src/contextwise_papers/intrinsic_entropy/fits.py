@@ -95,11 +95,12 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     # scale = scaled · shortest^γ: its error includes that of the exponent.
     gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
     scale_error = float(np.sqrt(gradient @ covariance @ gradient))
-    t = student_t(len(y) - 3)
+    freedom = len(y) - 3
+    t = student_t(freedom)
     return PowerFit(
-        plus_minus(floor, errors[0] * t),
-        plus_minus(scaled * change, scale_error * t),
-        plus_minus(exponent, errors[2] * t),
+        plus_minus(floor, errors[0] * t, freedom=freedom),
+        plus_minus(scaled * change, scale_error * t, freedom=freedom),
+        plus_minus(exponent, errors[2] * t, freedom=freedom),
         _r_squared(y, squares),
         contexts,
     )
@@ -122,11 +123,18 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
     design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
     slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]
     squares = float(((ys - design @ np.array([slope, middle])) ** 2).sum())
-    errors, t = np.sqrt(np.diag(_covariance(design, squares))), student_t(len(ys) - 2)
+    freedom = len(ys) - 2
+    errors, t = np.sqrt(np.diag(_covariance(design, squares))), student_t(freedom)
     at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
     correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
-    intercept = plus_minus(float(middle - slope * xs.mean()), at_zero * t)
-    return LineFit(plus_minus(float(slope), errors[0] * t), intercept, _r_squared(ys, squares), correlation, contexts)
+    intercept = plus_minus(float(middle - slope * xs.mean()), at_zero * t, freedom=freedom)
+    return LineFit(
+        plus_minus(float(slope), errors[0] * t, freedom=freedom),
+        intercept,
+        _r_squared(ys, squares),
+        correlation,
+        contexts,
+    )
 
 
 def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], np.ndarray]:

@@ -14,6 +14,7 @@ measured along it or are the ends of branches.
 import contextlib
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
@@ -292,10 +293,10 @@ class SweepTable(TypedDict):
     models: dict[str, dict[str, Any]]
     planned: dict[str, list[Count]]
     constant_rate: bool
-    left_out: Count
     documents: dict[int, DocumentsOfContext]
     columns: list[str]
     points: list[list[Any]]
+    early: list[list[Any]]
 
 
 def write_table(observed: Observations, path: Path, folder: Path) -> None:
@@ -322,10 +323,8 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
         texts = Corpus.open(corpus)
         median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
     documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
-    rows = [
-        [*(getattr(point, name) for name in COLUMNS), [round(nats, 2) for nats in point.document_nats]]
-        for point in observed.points
-    ]
+    fitted = set(observed.points)
+    early = [point for point in observed.shown if point not in fitted]
     values = {
         "name": folder.resolve().name,
         "recipe": shared,
@@ -334,13 +333,18 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
         "models": observed.model,
         "planned": observed.planned,
         "constant_rate": observed.constant_rate,
-        "left_out": observed.left_out,
         "documents": documents,
         "columns": [*COLUMNS, "document_nats"],
     }
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in values.items()]
-    points = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
-    atomic_write(path, "{" + ",\n".join([*lines, f'"points": [\n{points}\n]']) + "}\n", TABLE)
+    lines += [f'"points": {_rows(observed.points)}', f'"early": {_rows(early)}']
+    atomic_write(path, "{" + ",\n".join(lines) + "}\n", TABLE)
+
+
+def _rows(points: Iterable[SweepPoint]) -> str:
+    """Points as JSON, a line each."""
+    rows = [[*(getattr(p, name) for name in COLUMNS), [round(nats, 2) for nats in p.document_nats]] for p in points]
+    return "[\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows) + "\n]"
 
 
 def read_table(path: Path) -> Observations:
@@ -353,11 +357,11 @@ def read_table(path: Path) -> Observations:
     try:
         if why := mismatch(values, json_schema(SweepTable)):
             raise ValueError(why)
-        points = [_point(values, row) for row in values["points"]]
+        points, early = ([_point(values, row) for row in values[name]] for name in ("points", "early"))
         if not points:
             raise ValueError("it has no points")
-        about = {name: values[name] for name in ("planned", "constant_rate", "left_out")}
-        return observations(points, values["models"], **about)
+        about = {name: values[name] for name in ("planned", "constant_rate")} | {"left_out": len(early)}
+        return observations(points, values["models"], shown=(*points, *early) if early else (), **about)
     except ValueError as error:
         raise DataError(
             f"{path} is no table of a sweep ({error}); give a file that contextwise plan budget --table wrote"

@@ -1,5 +1,6 @@
 """Intervals of differences over seeds and documents: computed by hand, coverage with few seeds, edge cases."""
 
+import json
 import math
 
 import numpy as np
@@ -237,6 +238,20 @@ def test_an_interval_at_another_confidence_is_students():
     # Without a count: the normal distribution's, by hand 2.5758 / 1.95996.
     assert (-Estimate(1.0, 0.0, 2.0)).at(0.99).limits == pytest.approx((-1 - 1.3142, -1 + 1.3142), abs=1e-4)
     assert Estimate(1.0).at(0.99) == Estimate(1.0)
+
+
+def test_an_interval_in_a_file_is_as_wide_at_another_confidence():
+    """Two documents hold most of the text, seeds are few, a variance is known exactly: what JSON keeps is enough for each."""
+    draw = np.random.default_rng(2)
+    sizes = np.array([100.0] * 20 + [20_000.0] * 2)
+    alone = ratios(sizes * draw.normal(3, 0.1, 22), {"": sizes})[""]
+    several = estimate([draw.normal(3, 0.1, (3, 22)) * sizes], sizes)
+    exact = with_seeds(plus_minus(1.0, 0.5, documents=22, freedom=math.inf), np.array([0.9, 1.1]))
+    assert alone.freedom < 2 and len(several.parts) == len(exact.parts) == 2
+    for known in (alone, several, exact, mean_estimate(draw.normal(size=4)), exact.at(0.9)):
+        again = Estimate.from_dict(json.loads(json.dumps(known.to_dict(), allow_nan=False)))
+        assert (again, again.confidence) == (known, known.confidence)
+        assert again.at(0.995).limits == pytest.approx(known.at(0.995).limits)
 
 
 def test_more_confidence_stays_inside_the_range_of_a_correlation():

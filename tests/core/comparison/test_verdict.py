@@ -134,6 +134,9 @@ def test_costs_are_ratios_of_the_best_to_the_others() -> None:
     assert verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1] == (
         "B has 1.3M parameters, against 1M of A. It takes 1.20 times the FLOPs of A for a token of training."
     )
+    groups[0] = group("A", 4.0, flops_per_token=1.2e6)
+    costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
+    assert costs.endswith("It takes as many FLOPs as A for a token of training.")
 
 
 def test_speeds_are_not_compared() -> None:

@@ -111,6 +111,14 @@ def test_a_swapped_model_says_which_contexts_its_decoder_was_trained_with(life):
     assert TrainingInputs.open(recipe(values)).config.context_encoder.contexts == others
 
 
+def test_contexts_are_withheld_from_a_new_decoder_only_where_its_stage_says_so(life, tmp_path):
+    joint = train(recipe(life.stage("joint", context_dropout=0.5) | {"output": str(tmp_path / "joint")}))
+    for dropout in (0.0, 0.25):
+        given = {"context_dropout": dropout} if dropout else {}
+        config = TrainingInputs.open(recipe(life.stage("swap", start=str(joint.path), **given))).config
+        assert config.context_encoder.context_dropout == dropout
+
+
 def examples_of(life):
     """All validation sentences, whole, with contexts computed anew."""
     held_out = Corpus.open(life.corpus, "validation")

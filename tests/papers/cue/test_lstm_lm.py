@@ -30,9 +30,18 @@ def test_it_is_causal(model):
     assert set(outcomes.values()) == {"none"}, str(result)
 
 
-def test_packed_documents_are_rejected(model):
-    with pytest.raises(ConfigError, match="carries its state from one packed document into the next"):
-        model(draw(2, 4)[0], position_ids=torch.tensor([[0, 1, 0, 1]] * 2))
+@pytest.mark.parametrize("positions", [[0, 1, 0, 1], [0, 0, 1, 2], [0, 1, 2, 0]])
+def test_packed_documents_are_rejected(model, positions):
+    for mask in (None, torch.ones(2, 4)):
+        with pytest.raises(ConfigError, match="carries its state from one packed document into the next"):
+            model(draw(2, 4)[0], position_ids=torch.tensor([positions] * 2), attention_mask=mask)
+
+
+@pytest.mark.parametrize("filler", [0, 1])
+def test_positions_of_padding_are_no_packed_document(model, filler):
+    tokens, mask = draw(2, 4)[0], torch.tensor([[0, 0, 1, 1]] * 2)
+    padded = model(tokens, attention_mask=mask, position_ids=torch.tensor([[filler, filler, 0, 1]] * 2))
+    assert torch.allclose(padded.logits[:, 2:], model(tokens[:, 2:]).logits, atol=1e-6)
 
 
 def test_it_is_torchs_lstm_between_embedding_and_head(model):

@@ -68,6 +68,13 @@ def test_a_line_is_scipys():
     assert fit.intercept.value == pytest.approx(expected.intercept)
     assert fit.slope.high - fit.slope.value == pytest.approx(t * expected.stderr)
     assert fit.intercept.high - fit.intercept.value == pytest.approx(t * expected.intercept_stderr)
+    wider = stats.t.ppf(0.995, 5)  # at another confidence with the same degrees of freedom, as claims ask for it
+    assert fit.slope.at(0.99).high - fit.slope.value == pytest.approx(wider * expected.stderr)
+    assert fit.intercept.at(0.99).high - fit.intercept.value == pytest.approx(wider * expected.intercept_stderr)
+    law = fit_power(y)
+    for each in (law.floor, law.scale, law.exponent):
+        ratio = stats.t.ppf(0.995, 4) / stats.t.ppf(0.975, 4)
+        assert each.at(0.99).high - each.value == pytest.approx(ratio * (each.high - each.value))
     assert fit.r_squared == pytest.approx(expected.rvalue**2)
     assert fit.correlation == pytest.approx(expected.rvalue)
 

@@ -258,7 +258,8 @@ def _bins_table(summary: dict[str, Any]) -> Table:
     rows: list[list[Any]] = []
     for row in bins:
         mark = " *" if trained and row["visible_to"] > trained else "  " if beyond else ""
-        rows.append([_limits(row) + mark, Estimate(row["loss"], row["low"], row["high"]), minus_longest(row)])
+        difference = minus_longest(row, summary["documents"])
+        rows.append([_limits(row) + mark, Estimate(row["loss"], row["low"], row["high"]), difference])
     columns = [
         Column("visible\ntokens", align="right"),
         Column("nats/\ntoken", "estimate", ".4f", interval="own"),
@@ -270,10 +271,10 @@ def _bins_table(summary: dict[str, Any]) -> Table:
     return Table("", columns, rows, [f"* beyond the training context of {trained:,}"] if beyond else [])
 
 
-def minus_longest(row: dict[str, Any]) -> Estimate | None:
-    """The loss of a bin minus that of the longest context, with a paired interval; None for the longest itself."""
-    value = row["minus_longest"]
-    return None if value is None else Estimate(value, row["minus_longest_low"], row["minus_longest_high"])
+def minus_longest(row: dict[str, Any], documents: int) -> Estimate | None:
+    """The loss of a bin minus that of the longest context, with an interval paired by document; None for the longest itself."""
+    value, low, high = (row[f"minus_longest{of}"] for of in ("", "_low", "_high"))
+    return None if value is None else Estimate(value, low, high, documents=documents)
 
 
 def measures_table(summary: dict[str, Any], title: str = "") -> Table:

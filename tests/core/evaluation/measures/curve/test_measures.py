@@ -14,6 +14,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios, student_t
 from contextwise.evaluation.kernel import Work
+from contextwise.evaluation.measures.curve import minus_longest
 from contextwise.evaluation.measures.curve.passes import Bins, RunningSums, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import Doublings, curve_measures, effective_context, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
@@ -249,5 +250,6 @@ def test_the_interval_of_the_difference_is_that_of_a_paired_t_test():
         sums.add(np.array([3.0 + gain, 3.0]))
     row = curve_measures(sums.finish(), 0.01)[0][0]
     half = 2.5706 * gains.std(ddof=1) / np.sqrt(6)  # the 97.5% quantile of t with 5 degrees of freedom
+    assert minus_longest(row, 6).decided and not minus_longest(row, 5).decided  # with five documents nothing is
     assert row["minus_longest"] == pytest.approx(gains.mean())
     assert row["minus_longest_high"] - row["minus_longest"] == pytest.approx(half, rel=1e-4)
