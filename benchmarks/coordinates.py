@@ -18,7 +18,7 @@ from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.data import Corpus
 from contextwise_plan.coordinates import coordinates
-from contextwise_plan.transfer import load_transfer, recipe_at
+from contextwise_plan.transfer_settings import load_transfer, recipe_at
 
 MODELS: dict[str, dict[str, Any]] = {
     "backbone": {},

@@ -138,9 +138,11 @@ def transfer(
         "executor": {"jobs": jobs},
         "output": "" if out is None else str(out),
     }
-    from contextwise_plan.transfer import load_transfer, run_transfer, transfer_tables
+    from contextwise_plan.transfer_settings import load_transfer
 
     loaded = load_transfer(values, settings or [])
+    from contextwise_plan.transfer import run_transfer, transfer_tables
+
     result = run_transfer(loaded)
     write_json(loaded.folder / "transfer.json", json_values(result), "the result")
     show_values(result, as_json, *transfer_tables(result), *result.sentences)

@@ -1,6 +1,7 @@
 """Transfer of learning rates: the fit by hand, the rate of a larger width, refusals, and the verb on a small recipe."""
 
 import json
+import math
 import re
 
 import numpy as np
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise_plan import coordinates, transfer
+from contextwise_plan import coordinates, transfer, transfer_settings
 from contextwise_plan.coordinates import Coordinate
-from contextwise_plan.transfer import WidthRow, best_factor, load_transfer, recipe_at
+from contextwise_plan.transfer import WidthRow, best_factor
+from contextwise_plan.transfer_settings import load_transfer, recipe_at
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -128,7 +130,8 @@ def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path
 
 
 @pytest.mark.long
-def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise):
+def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypatch):
+    monkeypatch.setattr(transfer_settings, "FARTHEST", math.inf)  # one factor shall diverge at once
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
@@ -231,7 +234,9 @@ def test_a_decided_slope_counts_more_than_a_larger_one_that_is_open(corpus_folde
         ({"to": 40}, "to: 40 cannot be divided into heads of 16 channels"),
         ({"widths": [32, 16]}, "must be ascending"),
         ({"factors": [-1.0, 1.0, 2.0]}, "must be above 0"),
-        ({"factors": [1.0, 2.0]}, "at least 3"),
+        ({"factors": [1.0, 2.0]}, "three or more"),
+        ({"factors": [1.0, 2.0, math.inf]}, "finite"),
+        ({"factors": [0.01, 1.0, 100.0]}, "at most 4 times apart, and 0.01 and 1 are 100 times"),
         ({"seeds": [0]}, "at least 2"),
     ],
 )

@@ -310,7 +310,10 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
                 target[section] = {}
             target = target[section]
             if not isinstance(target, dict):
-                raise ConfigError(f"the setting {override!r} is below {section!r}, which is a single value")
+                whole = f"{key.partition(f'{section}.')[0]}{section}={{{last}: {value}, …}}"
+                raise ConfigError(
+                    f"the setting {override!r} is below {section!r}, which is a single value; give all of it: --set '{whole}'"
+                )
         target[last] = value
     return result
 

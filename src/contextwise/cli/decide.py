@@ -301,10 +301,13 @@ def report(
     It is a single file that opens from disk, without a network. Only files
     are read; nothing is trained or evaluated.
     """
+    from contextwise.reports.page import check_file
+
     first = runs[0]
     name, kind = next(((name, kind) for name, kind in recipe_kinds().items() if kind.made(first)), ("run", None))
     inside = not first.is_file() and (kind is not None or len(runs) == 1)
     page = out or (first / "report.html" if inside else Path("report.html"))
+    check_file(page)
     if kind is not None:
         if label is not None:
             raise ConfigError(f"--label chooses an evaluation of runs, and a {name} has none; leave it out")

@@ -7,6 +7,7 @@ message.
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from contextwise.base.config import validate
+from contextwise.base.gguf import gguf_file
 from contextwise.base.progress import say
 from contextwise.cli.common import (
     BatchTokens,
@@ -34,6 +36,7 @@ from contextwise.cli.common import (
 )
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
 from contextwise.evaluation.kernel import measure as measure_model
+from contextwise.models.folders import model_folder
 
 PANEL = "Measure"
 
@@ -67,6 +70,8 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")
+        if Path(model).exists() and gguf_file(model) is None:  # refused before torch is imported
+            model_folder(model)
         corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])

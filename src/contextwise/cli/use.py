@@ -131,7 +131,7 @@ def export(
     ] = False,
     as_json: Annotated[AsJson, Prints("contextwise.cli.use:ExportJson")] = False,
 ) -> None:
-    """Copy a model into a new folder with a model card, ready to be shared."""
+    """Copy a model into a new folder, with the model card of its run, ready to be shared."""
     refuse_absent(model)
     check_new(out)
     from contextwise.models.export import export_model_folder

@@ -32,5 +32,6 @@ def model_folder(path_or_name: str | Path) -> str:
             f"{path} is an adapter without its model; merge it (peft's merge_and_unload), and save the model"
         )
     if path.is_file():
-        raise CheckpointError(f"{path} is a file; give the folder of a model, such as {path.parent}")
+        such = f", such as {path.parent}" if (path.parent / "config.json").exists() else ""
+        raise CheckpointError(f"{path} is a file; give the folder of a model{such}")
     raise CheckpointError(f"{path} contains no model: neither config.json nor model/config.json exists")

@@ -188,8 +188,8 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
     difference = f" (a difference of {between:.4f}, 95% interval over documents)" if known else ""
     sentences = [
         f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
-        f"{contexts[0]:,} tokens visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it is least with "
-        f"{best:,} ({losses[best].value:.4f})."
+        f"{contexts[0]:,} token{'s' * (contexts[0] != 1)} visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it "
+        f"is least with {best:,} ({losses[best].value:.4f})."
     ]
     if entropy.power is not None:
         power = entropy.power

@@ -1,7 +1,7 @@
 """The trend of the best training context: where a sweep measured it, and how it grows with the budget.
 
 1. At each budget the *best context* of a size is the lowest point of a parabola in ln l through the losses near the lowest one.
-   Only budgets at which that is between the shortest and the longest context count.
+   Only budgets at which both the lowest loss and that point are between the shortest and the longest context count.
 2. ln l = c + g ln F + h ln N is fitted to these, over budgets F and sizes N. The powers g and h have a normal prior, which is
    what other sweeps measured (``benchmarks/results/sweeps``). It is weighed against the sweep by the sweep's own spread:
 
@@ -31,7 +31,7 @@ from scipy.special import ndtr
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, count
-from contextwise_plan.optimum import Landscape
+from contextwise_plan.optimum import Cell, Landscape
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.observations import Observations
 from contextwise_plan.scaling.optimum import Cost, Optimum
@@ -47,6 +47,8 @@ SAME_SIZE = 0.01
 """Numbers of parameters whose ln differs by less are those of one size."""
 LEAST_DEVIATION = 1e-6
 """Of losses, in nats."""
+FEWEST = 3
+"""Measured optima that say by themselves whether the best context grows."""
 
 
 class Powers(NamedTuple):
@@ -135,7 +137,7 @@ class Trend:
         weights = [f"{share:.0%}" if share >= 0.01 else "under 1%" for share in shares]
         sentences = [
             f"The best context that the sweep measured {words}.",
-            f"Alone, this {alone_says[alone.above(0.0)]} with the budget.",
+            f"Alone, this {alone_says[alone.above(0.0) if len(self.measured) >= FEWEST else None]} with the budget.",
             f"With a prior from published sweeps ({weights[0]} of the weight) it {verdict[growth.above(0.0)]}.",
         ]
         if other or most != size:
@@ -315,12 +317,16 @@ def measured_optima(observed: Observations, size: str, unit: str = "flops") -> l
     measured = Counter(point.cell for point in observed.points if point.size == size)
     count = max(1, round(float(np.median(list(measured.values()))) * len(inside) / len(landscape.budgets)))
     steps = np.unique(np.linspace(0, len(inside) - 1, count).round()).astype(int).tolist() if inside else []
-    optima = []
-    for step in (inside[i] for i in steps):
-        at_budget = sorted(landscape.cells[step], key=lambda cell: cell.context)
-        contexts, losses = np.array([(cell.context, cell.loss) for cell in at_budget], dtype=np.float64).T
-        optima.append((float(landscape.budgets[step]), lowest_point(contexts, losses)))
-    return optima
+    readings = [(float(landscape.budgets[i]), *_reading(landscape.cells[i])) for i in (inside[step] for step in steps)]
+    return [(budget, reading) for budget, reading, end in readings if not end]
+
+
+def _reading(cells: Sequence[Cell]) -> tuple[Reading, str]:
+    """The best context of one size at a budget, and the end of the contexts at which it is, as in :attr:`Optimum.edge`."""
+    contexts, losses = np.array(sorted((cell.context, cell.loss) for cell in cells), dtype=np.float64).T
+    reading = lowest_point(contexts, losses)
+    ends = np.isclose(reading.context, contexts[[0, -1]], rtol=1e-9)
+    return reading, "shortest" if ends[0] else "longest" if ends[1] else ""
 
 
 def _of_size(observed: Observations, size: str, unit: str) -> Landscape:
@@ -354,8 +360,12 @@ class End(NamedTuple):
 
 def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
     """Where the best context of a size is that has no measured optimum."""
-    some = [optima[size] for optima in _of_size(observed, size, unit).optima if size in optima]
-    ends = Counter(End(one.edge, one.cell.context) for one in some if one.decided and one.edge)
+    landscape, planned = _of_size(observed, size, unit), sorted(observed.planned[size])
+    some = [
+        (optima[size], cells) for optima, cells in zip(landscape.optima, landscape.cells, strict=True) if size in optima
+    ]
+    edges = [one.edge or _reading(cells)[1] for one, cells in some if one.decided]
+    ends = Counter(End(edge, planned[0 if edge == "shortest" else -1]) for edge in edges if edge)
     return ends.most_common(1)[0][0] if ends else End("", 0)
 
 

@@ -361,3 +361,13 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match="is a pipe, which can be read once, but texts are read twice"):
         prepare_corpus(tmp_path / "pipe", "bytes", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("names", "what"), [(("recipe.yaml", "environment.json"), "run"), (("config.json", "model.safetensors"), "model")]
+)
+def test_runs_and_models_are_no_texts(tmp_path: Path, names: tuple[str, str], what: str) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(DataError, match=f"is a {what} and holds no texts; give a corpus"):
+        open_source(str(tmp_path))

@@ -14,7 +14,9 @@ from contextwise_plan.scaling.observations import observations
 from contextwise_plan.scaling.trend import (
     MEASURED,
     UNINFORMED,
+    End,
     Powers,
+    end_of,
     fit_trend,
     lowest_point,
     measured_optima,
@@ -64,6 +66,23 @@ def test_the_lowest_point_stays_near_what_was_measured():
     assert lowest_point(CONTEXTS, np.array([3.2, 3.0, 3.1, 3.1, 9.0])).context < 64  # what is far off does not count
     assert lowest_point(CONTEXTS[:2], np.array([3.1, 3.0])).context == 32
     assert lowest_point(CONTEXTS, np.array([3.0, 3.3, 3.3, 3.2, 3.1])).context == 16  # a cap has no lowest point
+
+
+def test_a_lowest_point_at_an_end_of_the_contexts_is_no_measured_optimum():
+    """The second context has the lowest loss by a hair, on a line that falls towards the first: the best one may be shorter."""
+    losses = 3 + np.array([0.0001, 0, 0.01, 0.011, 0.012])
+    points = sweep(lambda *_: 6, [1e11, 1e12]).points  # at the smaller budget the shortest context has the lowest loss
+    flat = [replace(point, loss=loss) for point, loss in zip(points[1::2], losses, strict=True)]
+    observed = observations([*points[::2], *flat])
+    assert losses.argmin() == 1 and lowest_point(CONTEXTS, losses).context == pytest.approx(16)
+    assert measured_optima(observed, "nano") == [] and end_of(observed, "nano") == End("shortest", 16)
+
+
+def test_two_optima_do_not_tell_whether_the_best_context_grows():
+    for count, says in ((2, "does not tell whether it grows"), (3, "shows that it grows")):
+        trend = fit_trend(sweep(lambda f, _: 40 * (f / 1e12) ** 0.5, np.geomspace(1e12, 4e12, count)), "flops", VAGUE)
+        assert len(trend.measured) == count and trend.growth(0.9).low > 0
+        assert f"Alone, this {says} with the budget." in trend.sentence("flops", "nano", 1e6, trend.growth(0.9))
 
 
 def test_a_power_law_is_found_and_followed():

@@ -148,6 +148,10 @@ def _open_folder(folder: Path) -> Source:
     name = folder.resolve().name
     with readable(folder):
         children = _files(path for path in folder.iterdir() if not path.name.startswith("."))
+    own = {path.name for path in children}
+    if {"recipe.yaml", "environment.json"} <= own or {"config.json", "model.safetensors"} <= own:
+        what, texts = ("run", " (its recipe.yaml names its own)") if "recipe.yaml" in own else ("model", "")
+        raise DataError(f"the folder {folder} is a {what} and holds no texts; give a corpus{texts}, or texts")
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)

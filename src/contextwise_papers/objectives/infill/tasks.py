@@ -126,7 +126,10 @@ def _line_tasks(source: dict[str, Any], documents: Iterable[tuple[str, str]], se
             continue
         index, prefix, line, suffix = cut
         tasks.append(Task(f"{name}, line {index + 1}", name, prefix, suffix, line))
-    notes = [f"{without:,} documents without a line to cut were passed over"] if without else []
+    passed = (
+        "1 document without a line to cut was" if without == 1 else f"{without:,} documents without a line to cut were"
+    )
+    notes = [f"{passed} passed over"] if without else []
     return TaskSet(source, tasks, notes)
 
 
