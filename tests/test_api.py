@@ -445,6 +445,7 @@ def test_the_caption_of_a_curve_names_bars_where_there_are_some(results):
 
     curve = results["curve"]
     alone = [each | {"minus_longest_low": None, "minus_longest_high": None} for each in curve.bins]  # one document
-    shown = [curve_plot("c", {"": (SimpleNamespace(summary={"bins": bins}), 0)}, "") for bins in (curve.bins, alone)]
+    summaries = [{"bins": bins, "documents": curve.summary["documents"]} for bins in (curve.bins, alone)]
+    shown = [curve_plot("c", {"": (SimpleNamespace(summary=summary), 0)}, "") for summary in summaries]
     assert ["paired by document" in plot.caption for plot in shown] == [True, False]
     assert ["error_y" in plot.figure["data"][0] for plot in shown] == [True, False]

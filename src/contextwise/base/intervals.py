@@ -228,8 +228,9 @@ def estimate_over_seeds(a_S: np.ndarray, b_S: np.ndarray, paired: bool) -> Estim
     weight = np.ones(1)
     blocks = [(a_S - b_S)[:, None]] if paired else [a_S[:, None], -b_S[:, None]]
     low, high = seed_interval(blocks, weight) or (None, None)
-    seeds = min(len(a_S), len(b_S))
-    return Estimate(float(a_S.mean() - b_S.mean()), low, high, method="t", seeds=seeds)
+    part, seeds = over_seeds(blocks, weight), min(len(a_S), len(b_S))
+    freedom = None if part is None else part.freedom
+    return Estimate(float(a_S.mean() - b_S.mean()), low, high, method="t", seeds=seeds, freedom=freedom)
 
 
 def with_seeds(over_documents: Estimate, values_S: np.ndarray) -> Estimate:

@@ -205,6 +205,7 @@ def test_seeds_alone():
     unpaired = estimate_over_seeds(np.array([1.0, 2.0, 3.0]), np.array([0.9, 1.9, 2.9]), paired=False)
     # Welch by hand: two variances of 1/3, four degrees of freedom, t = 2.776.
     assert unpaired.high - 0.1 == pytest.approx(2.776 * (2 / 3) ** 0.5, abs=1e-3)
+    assert unpaired.at(0.99).high - 0.1 == pytest.approx(stats.t.ppf(0.995, 4) * (2 / 3) ** 0.5)
     assert estimate_over_seeds(np.array([1.0]), np.array([2.0]), paired=True).low is None
 
 

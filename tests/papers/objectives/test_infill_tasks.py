@@ -60,7 +60,7 @@ def test_a_corpus_and_its_source_give_the_same_holes(tmp_path: Path) -> None:
     parts = [[(t.prefix, t.expected, t.suffix) for t in result.tasks] for result in (of_file, of_corpus)]
     assert parts[0] == parts[1]
     assert (tasks_label(source, ""), tasks_label(tmp_path / "corpus", "train")) == ("texts", "corpus-train")
-    assert of_file.notes == of_corpus.notes == ["1 documents without a line to cut were passed over"]
+    assert of_file.notes == of_corpus.notes == ["1 document without a line to cut was passed over"]
     assert [t.document for t in of_corpus.tasks] == ["0", "2"]
     assert [t.document for t in of_file.tasks] == ["1", "3"]  # lines of the file
     assert len(open_tasks(tmp_path / "corpus", "train", limit=1).tasks) == 1
