@@ -84,7 +84,9 @@ class Transfer:
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
             why = "one width has no slope; give another"
-            if diverged:
+            if len(self.rows) == 1:
+                pass
+            elif diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
             elif edges:
                 lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"

@@ -56,7 +56,7 @@ class TransferSettings(Settings):
         for lower, upper in itertools.pairwise(factors):
             if upper > FARTHEST * lower:
                 raise ConfigError(
-                    f"must be at most {FARTHEST:g} times apart, and {lower:g} and {upper:g} are {upper / lower:.3g} times: a "
+                    f"must be at most {FARTHEST:g} times apart, and {lower:g} and {upper:g} are {upper / lower:.5g} times: a "
                     "parabola does not locate a best rate between such neighbours"
                 )
         return factors

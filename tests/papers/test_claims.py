@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate
 from contextwise.base.intervals import estimate
-from contextwise.comparison.sequential import seeds_to_decide
+from contextwise.comparison.sequential import seeds_to_decide, simultaneous
 from contextwise_papers.claims import (
     Claim,
     Verdict,
@@ -196,6 +196,30 @@ def test_sharing_the_error_never_turns_a_verdict_around(estimate, claims):
     before = [Claim.of("above", above(estimate)), Claim.of("below", below(estimate)), Claim.of("no number", OPEN)]
     for claim, shared in zip(before * claims, share_error(before * claims), strict=True):
         assert shared.holds in (None, claim.holds)
+
+
+def test_a_refuted_part_refutes_the_claim_at_every_confidence():
+    """Also where the limits are numpy's, whose False is not Python's."""
+    below, beyond = (Estimate(each, each - 0.1, each + 0.1, documents=30) for each in (-1.0, 1.0))
+    for known in (below, below.at(0.99), Estimate(-1.0, np.float64(-1.1), np.float64(-0.9), documents=30)):
+        claims = [
+            Claim.of("both are above", all_hold([above(known), above(beyond)])),
+            Claim.of("one is", above(beyond)),
+        ]
+        assert [claim.holds for claim in claims] == [claim.holds for claim in share_error(claims)] == [False, True]
+        assert "decides" not in share_error(claims)[0].evidence
+        assert above(known).holds is False
+
+
+def test_an_interval_that_holds_with_others_counts_as_all_of_them():
+    """One of four intervals that hold together: not narrowed to 95%, and alone it takes the error of four."""
+    alone = Estimate(1.0, 0.1, 1.9)
+    together = alone.at(simultaneous(CONFIDENCE, 4))
+    assert above(alone).holds and not together.above(0.0)
+    verdict = above(together)
+    assert (verdict.holds, verdict.comparisons) == (None, 4)
+    (claim,) = share_error([Claim.of("it is above", verdict)])
+    assert claim.holds is None
 
 
 def test_a_claim_that_refutes_nothing_still_shares_the_error():

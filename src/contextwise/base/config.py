@@ -305,14 +305,18 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
         override = f"{key}={value}"
         *sections, last = key.split(".")
         target = result
-        for section in sections:
+        for depth, section in enumerate(sections, 1):
             if target.get(section) is None:
                 target[section] = {}
             target = target[section]
             if not isinstance(target, dict):
-                whole = f"{key.partition(f'{section}.')[0]}{section}={{{last}: {value}, …}}"
+                inner = functools.reduce(
+                    lambda inside, name: {name: inside}, [last, *reversed(sections[depth:])], value
+                )
+                flow = yaml.safe_dump(inner, default_flow_style=True, width=math.inf, sort_keys=False).strip()
                 raise ConfigError(
-                    f"the setting {override!r} is below {section!r}, which is a single value; give all of it: --set '{whole}'"
+                    f"the setting {override!r} is below {section!r}, which is a single value, {target}; where it may be a "
+                    f"mapping, give all of it at once, such as {'.'.join(sections[:depth])}={flow}"
                 )
         target[last] = value
     return result

@@ -90,7 +90,10 @@ class Estimate:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Estimate":
-        """Read an estimate from a result file; other keys are ignored, null values are NaN."""
+        """Read an estimate from a result file; other keys are ignored, null values are NaN.
+
+        A function that was applied (:meth:`map`) is not known any more: :meth:`at` then widens on the scale of its values.
+        """
         value, about = values["value"], {name: values[name] for name in (*_ABOUT, "confidence") if name in values}
         if "freedom" in values:
             about["freedom"] = _or_infinite(values["freedom"])
@@ -105,7 +108,7 @@ class Estimate:
     @property
     def limits(self) -> tuple[float, float]:
         """The limits as numbers, NaN if unknown."""
-        low, high = (math.nan if limit is None else limit for limit in (self.low, self.high))
+        low, high = (math.nan if limit is None else float(limit) for limit in (self.low, self.high))
         return low, high
 
     @property
@@ -130,7 +133,7 @@ class Estimate:
             stdtrit(joint_freedom(self.parts, each) if self.parts else self.degrees_of_freedom, (1 + each) / 2)
             for each in (self.confidence, confidence)
         )
-        longer = after / before
+        longer = float(after / before)
         low, high = (self.value + (limit - self.value) * longer for limit in self.limits)
         return dataclasses.replace(self, low=low, high=high, confidence=confidence)
 

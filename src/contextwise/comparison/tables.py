@@ -126,7 +126,8 @@ def _costs(comparison: Comparison, best: Group) -> list[str]:
     own, known = best.flops_per_token, [(group.name, group.flops_per_token) for group in others]
     if own and all(flops for _, flops in known):
         ratios = {name: f"{own / flops:.2f}" for name, flops in known if flops}
-        other = [f"{ratio} times the FLOPs of {name}" for name, ratio in ratios.items() if ratio != "1.00"]
-        cost = f"It takes {listed(other)}" if other else f"It takes as many FLOPs as {listed([*ratios])}"
-        sentences.append(f"{cost} for a token of training.")
+        costs = [f"{ratio} times the FLOPs of {name}" for name, ratio in ratios.items() if ratio != "1.00"]
+        if like := listed([name for name, ratio in ratios.items() if ratio == "1.00"]):
+            costs.append(f"about as many as {like}" if costs else f"about as many FLOPs as {like}")
+        sentences.append(f"It takes {listed(costs)} for a token of training.")
     return sentences

@@ -164,10 +164,9 @@ class LSTMForCausalLM(CausalLanguageModel):
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
         if readable and position_ids is not None and readable_without_sync(position_ids):
-            restarts_BT = position_ids.diff() < 1
-            if real_BT is not None:  # positions of padding are of no token
-                restarts_BT = restarts_BT & real_BT[:, 1:] & real_BT[:, :-1]
-            if restarts_BT.any():
+            known_BT = position_ids if real_BT is None else position_ids.where(real_BT, -1)  # padding is of no document
+            before_BT = known_BT.cummax(1).values[:, :-1]
+            if ((known_BT[:, 1:] >= 0) & (known_BT[:, 1:] <= before_BT)).any():
                 raise ConfigError(
                     "an LSTM carries its state from one packed document into the next; put one document into each row"
                 )

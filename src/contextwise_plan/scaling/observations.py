@@ -322,9 +322,10 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
     with contextlib.suppress(DataError):  # the corpus is elsewhere
         texts = Corpus.open(corpus)
         median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
-    documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in observed.points}
     fitted = set(observed.points)
     early = [point for point in observed.shown if point not in fitted]
+    points = [*observed.points, *early]
+    documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in points}
     values = {
         "name": folder.resolve().name,
         "recipe": shared,

@@ -314,19 +314,19 @@ def measured_optima(observed: Observations, size: str, unit: str = "flops") -> l
     """
     landscape = _of_size(observed, size, unit)
     inside = [i for i, optima in enumerate(landscape.optima) if size in optima and optima[size].inside]
+    readings = [(float(landscape.budgets[i]), *_reading(landscape.cells[i])) for i in inside]
+    located = [(budget, reading) for budget, reading, end in readings if end is None]
     measured = Counter(point.cell for point in observed.points if point.size == size)
-    count = max(1, round(float(np.median(list(measured.values()))) * len(inside) / len(landscape.budgets)))
-    steps = np.unique(np.linspace(0, len(inside) - 1, count).round()).astype(int).tolist() if inside else []
-    readings = [(float(landscape.budgets[i]), *_reading(landscape.cells[i])) for i in (inside[step] for step in steps)]
-    return [(budget, reading) for budget, reading, end in readings if not end]
+    count = max(1, round(float(np.median(list(measured.values()))) * len(located) / len(landscape.budgets)))
+    steps = np.unique(np.linspace(0, len(located) - 1, count).round()).astype(int).tolist() if located else []
+    return [located[step] for step in steps]
 
 
-def _reading(cells: Sequence[Cell]) -> tuple[Reading, str]:
-    """The best context of one size at a budget, and the end of the contexts at which it is, as in :attr:`Optimum.edge`."""
+def _reading(cells: Sequence[Cell]) -> tuple[Reading, int | None]:
+    """The best context of one size at a budget, and the measured context at the end of all where it is there."""
     contexts, losses = np.array(sorted((cell.context, cell.loss) for cell in cells), dtype=np.float64).T
     reading = lowest_point(contexts, losses)
-    ends = np.isclose(reading.context, contexts[[0, -1]], rtol=1e-9)
-    return reading, "shortest" if ends[0] else "longest" if ends[1] else ""
+    return reading, next((int(end) for end in contexts[[0, -1]] if np.isclose(reading.context, end, rtol=1e-9)), None)
 
 
 def _of_size(observed: Observations, size: str, unit: str) -> Landscape:
@@ -355,7 +355,8 @@ class End(NamedTuple):
         if not self.name:
             return f"at no budget was the best context of {size} compared with its neighbours"
         bound = "at most" if self.name == "shortest" else "at least"
-        return f"at every budget measured the best context of {size} is {bound} {self.context}, the {self.name} that was tried"
+        where = f"mostly it is {bound} {self.context}, the {self.name} that was tried"
+        return f"at no budget does the sweep locate the best context of {size} between two others: {where}"
 
 
 def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
@@ -364,8 +365,9 @@ def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
     some = [
         (optima[size], cells) for optima, cells in zip(landscape.optima, landscape.cells, strict=True) if size in optima
     ]
-    edges = [one.edge or _reading(cells)[1] for one, cells in some if one.decided]
-    ends = Counter(End(edge, planned[0 if edge == "shortest" else -1]) for edge in edges if edge)
+    at = [one.cell.context if one.edge else _reading(cells)[1] for one, cells in some if one.decided]
+    names = {planned[-1]: "longest", planned[0]: "shortest"}
+    ends = Counter(End(names[context], context) for context in at if context in names)
     return ends.most_common(1)[0][0] if ends else End("", 0)
 
 
@@ -380,7 +382,7 @@ def _not_bracketed(observed: Observations, unit: str) -> DataError:
     end = ends.most_common(1)[0][0]
     said = " ".join(observed.landscape(unit).findings())
     return DataError(
-        f"at every budget ({unit}) the lowest loss is at an end of the sweep's contexts (mostly the {end.name}, {end.context}"
+        f"at every budget ({unit}) the best context is at an end of the sweep's contexts (mostly the {end.name}, {end.context}"
         f"), so that the sweep does not bracket the optimal context; {end.advice}, or set --far to get a guess"
         f"{f' ({said})' if said else ''}"
     )

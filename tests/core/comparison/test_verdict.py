@@ -136,7 +136,11 @@ def test_costs_are_ratios_of_the_best_to_the_others() -> None:
     )
     groups[0] = group("A", 4.0, flops_per_token=1.2e6)
     costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
-    assert costs.endswith("It takes as many FLOPs as A for a token of training.")
+    assert costs.endswith("It takes about as many FLOPs as A for a token of training.")
+    groups.append(group("C", 4.1, flops_per_token=6e5))
+    pairs = [difference("B", "A", -0.1, -0.2, -0.05), difference("B", "C", -0.2, -0.3, -0.1)]
+    costs = verdict(comparison(groups, pairs))[-1]
+    assert costs.endswith("It takes 2.00 times the FLOPs of C and about as many as A for a token of training.")
 
 
 def test_speeds_are_not_compared() -> None:

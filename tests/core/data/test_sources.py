@@ -364,10 +364,21 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "what"), [(("recipe.yaml", "environment.json"), "run"), (("config.json", "model.safetensors"), "model")]
+    ("names", "what"),
+    [
+        (("recipe.yaml", "environment.json"), "is a run and holds no texts; give a corpus"),
+        (("config.json", "model.safetensors"), "is the folder of a model; give a corpus"),
+        (("config.json", "model-00001-of-00002.safetensors"), "is the folder of a model; give a corpus"),
+        (("config.json", "pytorch_model.bin"), "is the folder of a model; give a corpus"),
+    ],
 )
 def test_runs_and_models_are_no_texts(tmp_path: Path, names: tuple[str, str], what: str) -> None:
+    (tmp_path / "inner").mkdir()
     for name in names:
-        (tmp_path / name).write_text("{}")
-    with pytest.raises(DataError, match=f"is a {what} and holds no texts; give a corpus"):
+        (tmp_path / "inner" / name).write_text("{}")
+    with pytest.raises(DataError, match=what):
+        open_source(str(tmp_path / "inner"))
+    if "recipe.yaml" not in names:
+        return
+    with pytest.raises(DataError, match=what):
         open_source(str(tmp_path))

@@ -37,6 +37,12 @@ def test_packed_documents_are_rejected(model, positions):
             model(draw(2, 4)[0], position_ids=torch.tensor([positions] * 2), attention_mask=mask)
 
 
+def test_packed_documents_with_padding_between_them_are_rejected(model):
+    mask, positions = torch.tensor([[1, 1, 1, 0, 1, 1]] * 2), torch.tensor([[0, 1, 2, 0, 0, 1]] * 2)
+    with pytest.raises(ConfigError, match="carries its state from one packed document into the next"):
+        model(draw(2, 6)[0], attention_mask=mask, position_ids=positions)
+
+
 @pytest.mark.parametrize("filler", [0, 1])
 def test_positions_of_padding_are_no_packed_document(model, filler):
     tokens, mask = draw(2, 4)[0], torch.tensor([[0, 0, 1, 1]] * 2)

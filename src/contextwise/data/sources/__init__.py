@@ -6,7 +6,8 @@ Packages offer further kinds, each by a prefix (the group ``contextwise.sources`
 import glob
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -144,19 +145,29 @@ def _refuse(error: OSError) -> None:
     raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it, or move it away")
 
 
+def _refuse_run(folder: Path, names: Collection[str]) -> None:
+    """Refuse the folder of a run, whose settings and metrics would be read as texts."""
+    if {"recipe.yaml", "environment.json"} <= {*names}:
+        raise DataError(
+            f"{folder} is a run and holds no texts; give a corpus (its recipe.yaml names its own), or texts"
+        )
+
+
 def _open_folder(folder: Path) -> Source:
     name = folder.resolve().name
     with readable(folder):
         children = _files(path for path in folder.iterdir() if not path.name.startswith("."))
-    own = {path.name for path in children}
-    if {"recipe.yaml", "environment.json"} <= own or {"config.json", "model.safetensors"} <= own:
-        what, texts = ("run", " (its recipe.yaml names its own)") if "recipe.yaml" in own else ("model", "")
-        raise DataError(f"the folder {folder} is a {what} and holds no texts; give a corpus{texts}, or texts")
+    _refuse_run(folder, own := {path.name for path in children})
+    if "config.json" in own and any(
+        fnmatch(each, "*model*.safetensors") or each == "pytorch_model.bin" for each in own
+    ):
+        raise DataError(f"{folder} is the folder of a model; give a corpus, or name the texts, such as {folder}/*.txt")
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)
     files = []
     for place, folders, names in os.walk(folder, onerror=_refuse):
+        _refuse_run(Path(place), names)
         folders[:] = [inner for inner in folders if inner[0] != "."]
         files += _files(Path(place, each) for each in names if each[0] != ".")
     if not files:
