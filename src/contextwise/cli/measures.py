@@ -70,9 +70,9 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")
+        corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         if Path(model).exists() and gguf_file(model) is None:  # refused before torch is imported
             model_folder(model)
-        corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
         if corpus is not None and subject.trained_on(corpus.fingerprint):
