@@ -321,4 +321,8 @@ def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Diff
             f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "
             "another seed would have given.",
         )
+    if len(differences) > 1:
+        notes.append(
+            f"The {len(differences)} intervals are of 95% each, without the correction for their number that a trial has."
+        )
     return notes

@@ -236,6 +236,12 @@ def test_tables_fit_80_columns_and_hold_the_figures(runs):
         assert wanted in text
 
 
+def test_several_differences_are_said_to_have_no_correction_for_their_number(runs):
+    (three,) = [note for note in compare(runs, all_pairs=True).notes if "correction" in note]
+    assert three.startswith("The 3 intervals are of 95% each")
+    assert not any("correction" in note for note in compare([runs[0], runs[3]]).notes)
+
+
 def test_one_seed_says_what_its_interval_leaves_out(runs):
     comparison = compare([runs[0], runs[3]])
     assert any("One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes)
