@@ -229,20 +229,16 @@ def _inferred(
     otherwise: str = "",
     needs: Callable[[float], str] = lambda confidence: "",
 ) -> Verdict:
-    """The verdict of a rule on the limits of estimates at a confidence of 95%, and at any other; undecided without limits.
-
-    An estimate whose own confidence is higher is one of several that hold together, and counts as all of them.
-    """
+    """The verdict of a rule on the limits of estimates at a confidence of 95%, and at any other; undecided without limits."""
     if problem := next(filter(None, map(_problem, estimates)), ""):
         return undecided(problem)
 
     def at(confidence: float) -> Verdict:
         holds = rule(*(estimate.at(confidence).limits for estimate in estimates))
-        return Verdict(holds, otherwise if holds is None else "", at, together, needs)
+        holds = None if holds is None else bool(holds)  # numpy's False, of a bound of numpy's, is not Python's
+        return Verdict(holds, otherwise if holds is None else "", at, 1, needs)
 
-    own = max(estimate.confidence for estimate in estimates)
-    together = max(1, round((1 - CONFIDENCE) / (1 - own)))
-    return at(max(CONFIDENCE, own))
+    return at(CONFIDENCE)
 
 
 def _problem(estimate: Estimate) -> str:

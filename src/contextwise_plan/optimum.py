@@ -368,15 +368,11 @@ class Landscape:
         self.pairs = mode_smoothed(best, self.reach)
 
     def lead(self, step: int, pair: tuple[str, int], other: tuple[str, int]) -> Estimate | None:
-        """The loss of another (size, context) minus that of ``pair`` at a budget, paired; None where one was not measured.
-
-        The intervals of all other contexts of these sizes hold together.
-        """
+        """The loss of another (size, context) minus that of ``pair`` at a budget, paired; None where one was not measured."""
         at = {(cell.size, cell.context): cell for cell in self.cells[step]}
         if pair not in at or other not in at:
             return None
-        chosen = sum(size in (pair[0], other[0]) for size, _ in at)  # the pair is the best of these
-        return _differences(at[pair], [at[other]])[other[1]].at(simultaneous(CONFIDENCE, chosen - 1))
+        return _differences(at[pair], [at[other]])[other[1]]
 
     def findings(self) -> list[str]:
         """For each size a sentence on its best context at the largest budget that shows it; then the note on one seed."""

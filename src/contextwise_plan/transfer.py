@@ -84,11 +84,9 @@ class Transfer:
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
             why = "one width has no slope; give another"
-            if len(self.rows) == 1:
-                pass
-            elif diverged:
+            if diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
-            elif edges:
+            elif edges and len(self.rows) > 1:
                 lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
                 why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
             return [*activations, f"No rate follows: {why}."]

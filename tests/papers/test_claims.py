@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE, Estimate
 from contextwise.base.intervals import estimate
-from contextwise.comparison.sequential import seeds_to_decide, simultaneous
+from contextwise.comparison.sequential import seeds_to_decide
 from contextwise_papers.claims import (
     Claim,
     Verdict,
@@ -208,18 +208,7 @@ def test_a_refuted_part_refutes_the_claim_at_every_confidence():
         ]
         assert [claim.holds for claim in claims] == [claim.holds for claim in share_error(claims)] == [False, True]
         assert "decides" not in share_error(claims)[0].evidence
-        assert above(known).holds is False
-
-
-def test_an_interval_that_holds_with_others_counts_as_all_of_them():
-    """One of four intervals that hold together: not narrowed to 95%, and alone it takes the error of four."""
-    alone = Estimate(1.0, 0.1, 1.9)
-    together = alone.at(simultaneous(CONFIDENCE, 4))
-    assert above(alone).holds and not together.above(0.0)
-    verdict = above(together)
-    assert (verdict.holds, verdict.comparisons) == (None, 4)
-    (claim,) = share_error([Claim.of("it is above", verdict)])
-    assert claim.holds is None
+        assert above(known).holds is above(known, np.float64(0)).holds is False
 
 
 def test_a_claim_that_refutes_nothing_still_shares_the_error():

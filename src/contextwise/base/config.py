@@ -7,6 +7,7 @@ import math
 import numbers
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -313,13 +314,23 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
                 inner = functools.reduce(
                     lambda inside, name: {name: inside}, [last, *reversed(sections[depth:])], value
                 )
-                flow = yaml.safe_dump(inner, default_flow_style=True, width=math.inf, sort_keys=False).strip()
+                whole = shlex.quote(f"{'.'.join(sections[:depth])}={_in_a_line(inner)}")
                 raise ConfigError(
-                    f"the setting {override!r} is below {section!r}, which is a single value, {target}; where it may be a "
-                    f"mapping, give all of it at once, such as {'.'.join(sections[:depth])}={flow}"
+                    f"the setting {override!r} is below {section!r}, which is a single value; where it may be a mapping, give "
+                    f"all of it at once, such as --set {whole}"
                 )
         target[last] = value
     return result
+
+
+def _in_a_line(value: Any) -> str:
+    """A value as YAML in one line; as Python shows it where YAML has no form for it."""
+    try:
+        return yaml.safe_dump(
+            value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True
+        ).strip()
+    except yaml.YAMLError:
+        return str(value)
 
 
 def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:

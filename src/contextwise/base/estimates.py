@@ -200,8 +200,11 @@ class Estimate:
         if not self.has_interval:
             return cast(EstimateJson, finite)
         about: dict[str, Any] = {name: value for name in _ABOUT if (value := getattr(self, name))}
-        if not math.isclose(self.degrees_of_freedom, dataclasses.replace(self, freedom=None).degrees_of_freedom):
-            about["freedom"] = _finite(self.degrees_of_freedom)
+        freedom = self.degrees_of_freedom
+        if not (
+            math.isnan(freedom) or math.isclose(freedom, dataclasses.replace(self, freedom=None).degrees_of_freedom)
+        ):
+            about["freedom"] = _finite(freedom)
         if self.parts:
             about["parts"] = [[_finite(number) for number in part] for part in self.parts]
         if self.confidence != CONFIDENCE:

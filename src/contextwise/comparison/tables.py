@@ -129,5 +129,5 @@ def _costs(comparison: Comparison, best: Group) -> list[str]:
         costs = [f"{ratio} times the FLOPs of {name}" for name, ratio in ratios.items() if ratio != "1.00"]
         if like := listed([name for name, ratio in ratios.items() if ratio == "1.00"]):
             costs.append(f"about as many as {like}" if costs else f"about as many FLOPs as {like}")
-        sentences.append(f"It takes {listed(costs)} for a token of training.")
+        sentences += [f"It takes {listed(costs)} for a token of training."] if costs else []
     return sentences

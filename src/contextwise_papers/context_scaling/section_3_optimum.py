@@ -1,6 +1,7 @@
 """The training context that is best at each budget, for each model size and over all: context scaling, Section 3."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -137,24 +138,29 @@ def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Cla
 
 def _ends_are_worse(best: Optimum) -> Verdict:
     """Whether the losses of the shortest and the longest context are significantly higher than the lowest."""
-    return all_hold(above(best.differences[end]) for end in best.ends if end in best.differences)
+    verdict = all_hold(above(best.differences[end]) for end in best.ends if end in best.differences)
+    return replace(verdict, comparisons=len(best.differences))  # it was chosen among all
 
 
 class _Growth(NamedTuple):
-    """A change of the best context: doublings from the first to the last budget, and the differences that show it."""
+    """A change of the best context: doublings from the first to the last budget, and the differences that show it.
+
+    ``comparisons``: the others among which the best contexts were chosen.
+    """
 
     doublings: float
     shown_by: list[Estimate]
+    comparisons: int
 
     def verdict(self, holds: bool) -> Verdict:
         """A claim about the change that is right or wrong if there is this change; undecided unless all differences show it."""
-        return _if_shown(self.shown_by, holds)
+        return _if_shown(self.shown_by, holds, self.comparisons)
 
 
-def _if_shown(differences: list[Estimate], holds: bool) -> Verdict:
+def _if_shown(differences: list[Estimate], holds: bool, comparisons: int) -> Verdict:
     """The verdict ``holds`` where all differences are above zero, by their intervals; else undecided."""
-    parts = [above(difference) for difference in differences]
-    return shown(all_hold(parts)) if holds else opposite(shown(all_hold(parts)))
+    verdict = shown(all_hold(above(difference) for difference in differences))
+    return replace(verdict if holds else opposite(verdict), comparisons=comparisons)
 
 
 def _growth(result: Landscape, size: str, tried: list[int]) -> _Growth | None:
@@ -170,10 +176,11 @@ def _growth(result: Landscape, size: str, tried: list[int]) -> _Growth | None:
         return None
     (first, before), (last, after) = known[0], known[-1]
     if before == after:
-        longer = result.optima[last][size].differences.items()
-        return _Growth(0.0, [difference for context, difference in longer if context > after])
+        others = result.optima[last][size].differences
+        return _Growth(0.0, [difference for context, difference in others.items() if context > after], len(others))
     leads = _leads(result, (first, (size, before)), (last, (size, after)))
-    return _Growth(float(np.log2(after / before)), leads) if leads else None
+    chosen_among = sum(len(result.optima[step][size].differences) for step in (first, last))
+    return _Growth(float(np.log2(after / before)), leads, chosen_among) if leads else None
 
 
 def _leads(result: Landscape, first: tuple[int, tuple[str, int]], last: tuple[int, tuple[str, int]]) -> list[Estimate]:
@@ -197,7 +204,8 @@ def _slower(growth: list[_Growth | None]) -> Verdict:
     steps = np.diff([each.doublings for each in known])
     if (steps == 0).any() and not (steps > 0).any():
         return undecided("it grows by as much at two sizes")
-    return _if_shown([difference for each in known for difference in each.shown_by], bool((steps < 0).all()))
+    differences = [difference for each in known for difference in each.shown_by]
+    return _if_shown(differences, bool((steps < 0).all()), 0)  # the comparisons of the growth, which count there
 
 
 def _both_grow(result: Landscape, sizes: list[str]) -> Verdict:
@@ -206,11 +214,11 @@ def _both_grow(result: Landscape, sizes: list[str]) -> Verdict:
     if len({pair for _, pair in known}) < 2:
         return undecided("fewer than two best pairs are known")
     (first, before), (last, after) = known[0], known[-1]
-    leads = _leads(result, (first, before), (last, after))
-    if before == after or not leads:
+    leads = [] if before == after else _leads(result, (first, before), (last, after))
+    if not leads:
         return undecided("the best pairs of the first and the last budget cannot be compared")
     grows = sizes.index(after[0]) > sizes.index(before[0]) and after[1] > before[1]
-    return _if_shown(leads, grows)
+    return _if_shown(leads, grows, sum(len(result.cells[step]) - 1 for step in (first, last)))
 
 
 def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -> list[Plot]:

@@ -164,9 +164,10 @@ class LSTMForCausalLM(CausalLanguageModel):
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
         if readable and position_ids is not None and readable_without_sync(position_ids):
-            known_BT = position_ids if real_BT is None else position_ids.where(real_BT, -1)  # padding is of no document
-            before_BT = known_BT.cummax(1).values[:, :-1]
-            if ((known_BT[:, 1:] >= 0) & (known_BT[:, 1:] <= before_BT)).any():
+            known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
+            known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
+            after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
+            if ((after_BT <= before_BT) & (after_BT > least)).any():
                 raise ConfigError(
                     "an LSTM carries its state from one packed document into the next; put one document into each row"
                 )

@@ -324,7 +324,7 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
         median = float(np.median(texts.lengths)) if texts.fingerprint == sweep.corpus else None
     fitted = set(observed.points)
     early = [point for point in observed.shown if point not in fitted]
-    points = [*observed.points, *early]
+    points = [*early, *observed.points]
     documents = {p.context: {"ids": p.document_ids, "targets": p.document_targets} for p in points}
     values = {
         "name": folder.resolve().name,

@@ -337,15 +337,17 @@ class End(NamedTuple):
     """The end of its contexts at which the best context of a size is, at the budgets at which it was compared.
 
     ``name`` is ``shortest`` or ``longest``, whichever is more frequent; empty, and ``context`` zero, if none was compared.
+    ``planned``: whether the context is the end of all that the sweep has, not only of those measured at these budgets.
     """
 
     name: str
     context: int
+    planned: bool = True
 
     @property
     def advice(self) -> str:
         """What to add to the sweep."""
-        if not self.name:
+        if not self.name or not self.planned:
             return "train its contexts for the same budgets"
         shorter = self.name == "shortest"
         return f"add {'shorter' if shorter else 'longer'} ones or {'larger' if shorter else 'smaller'} budgets"
@@ -355,7 +357,8 @@ class End(NamedTuple):
         if not self.name:
             return f"at no budget was the best context of {size} compared with its neighbours"
         bound = "at most" if self.name == "shortest" else "at least"
-        where = f"mostly it is {bound} {self.context}, the {self.name} that was tried"
+        among = "tried" if self.planned else "measured at these budgets"
+        where = f"mostly it is {bound} {self.context}, the {self.name} that was {among}"
         return f"at no budget does the sweep locate the best context of {size} between two others: {where}"
 
 
@@ -365,9 +368,13 @@ def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
     some = [
         (optima[size], cells) for optima, cells in zip(landscape.optima, landscape.cells, strict=True) if size in optima
     ]
-    at = [one.cell.context if one.edge else _reading(cells)[1] for one, cells in some if one.decided]
-    names = {planned[-1]: "longest", planned[0]: "shortest"}
-    ends = Counter(End(names[context], context) for context in at if context in names)
+    ends = Counter[End]()
+    for one, cells in some:
+        context = one.cell.context if one.edge else _reading(cells)[1] if one.decided else None
+        if one.decided and context is not None:
+            name = "shortest" if context <= one.cell.context else "longest"
+            name = one.edge or name
+            ends[End(name, context, context in (planned[0], planned[-1]))] += 1
     return ends.most_common(1)[0][0] if ends else End("", 0)
 
 

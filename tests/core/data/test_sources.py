@@ -369,7 +369,8 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         (("recipe.yaml", "environment.json"), "is a run and holds no texts; give a corpus"),
         (("config.json", "model.safetensors"), "is the folder of a model; give a corpus"),
         (("config.json", "model-00001-of-00002.safetensors"), "is the folder of a model; give a corpus"),
-        (("config.json", "pytorch_model.bin"), "is the folder of a model; give a corpus"),
+        (("config.json", "weights.gguf"), "is the folder of a model; give a corpus"),
+        (("config.json", "pytorch_model-00001-of-00002.bin"), "is the folder of a model; give a corpus"),
     ],
 )
 def test_runs_and_models_are_no_texts(tmp_path: Path, names: tuple[str, str], what: str) -> None:
@@ -378,7 +379,5 @@ def test_runs_and_models_are_no_texts(tmp_path: Path, names: tuple[str, str], wh
         (tmp_path / "inner" / name).write_text("{}")
     with pytest.raises(DataError, match=what):
         open_source(str(tmp_path / "inner"))
-    if "recipe.yaml" not in names:
-        return
     with pytest.raises(DataError, match=what):
         open_source(str(tmp_path))

@@ -145,11 +145,15 @@ def _refuse(error: OSError) -> None:
     raise DataError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it, or move it away")
 
 
-def _refuse_run(folder: Path, names: Collection[str]) -> None:
-    """Refuse the folder of a run, whose settings and metrics would be read as texts."""
+def _refuse_outputs(folder: Path, names: Collection[str]) -> None:
+    """Refuse the folder of a run or a model, whose settings and metrics would be read as texts."""
     if {"recipe.yaml", "environment.json"} <= {*names}:
+        why = "is a run and holds no texts; give a corpus (its recipe.yaml names its own), or texts"
+        raise DataError(f"{folder} {why}")
+    weights = ("*.safetensors", "*.gguf", "pytorch_model*.bin")
+    if "config.json" in names and any(fnmatch(name, each) for name in names for each in weights):
         raise DataError(
-            f"{folder} is a run and holds no texts; give a corpus (its recipe.yaml names its own), or texts"
+            f"{folder} is the folder of a model; give a corpus, or name the texts, such as '{folder}/*.txt'"
         )
 
 
@@ -157,17 +161,13 @@ def _open_folder(folder: Path) -> Source:
     name = folder.resolve().name
     with readable(folder):
         children = _files(path for path in folder.iterdir() if not path.name.startswith("."))
-    _refuse_run(folder, own := {path.name for path in children})
-    if "config.json" in own and any(
-        fnmatch(each, "*model*.safetensors") or each == "pytorch_model.bin" for each in own
-    ):
-        raise DataError(f"{folder} is the folder of a model; give a corpus, or name the texts, such as {folder}/*.txt")
+    _refuse_outputs(folder, {path.name for path in children})
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
         return _open_files(name, tables, folder)
     files = []
     for place, folders, names in os.walk(folder, onerror=_refuse):
-        _refuse_run(Path(place), names)
+        _refuse_outputs(Path(place), names)
         folders[:] = [inner for inner in folders if inner[0] != "."]
         files += _files(Path(place, each) for each in names if each[0] != ".")
     if not files:

@@ -308,8 +308,11 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     if not prefixed and (holds_corpus(place) or not (place.exists() or glob.has_magic(texts))):
         return Corpus.open(path, split=split)
     open_source(texts)  # what does not exist is refused before torch is imported
-    from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.folders import model_folder
+
+    if isinstance(source, str | Path):
+        model_folder(str(source))
+    from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.tokenizers import model_tokenizer_hash
 
     model = source
