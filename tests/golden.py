@@ -53,7 +53,12 @@ RECORDED = {"best_context_loss": "last_tenth"}
 def _numbers(value: Any, folder: str) -> Any:
     """A JSON value without times, machines, paths and the keys that hold hashes of settings."""
     if isinstance(value, dict):
-        dropped = TIMES | {"path", "key", "question", "digest", "settings", "source", "label", "model", "version"}
+        added = (
+            {"freedom", "parts", "confidence"} if "low" in value else set()
+        )  # of an interval, since the hashes were recorded
+        dropped = (
+            TIMES | added | {"path", "key", "question", "digest", "settings", "source", "label", "model", "version"}
+        )
         return {RECORDED.get(name, name): _numbers(each, folder) for name, each in value.items() if name not in dropped}
     if isinstance(value, list):
         return [_numbers(each, folder) for each in value]
