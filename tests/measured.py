@@ -12,7 +12,7 @@ from contextwise.base.errors import Interrupted
 from contextwise.evaluation.kernel import Result, measure
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.loss import Loss
-from contextwise.evaluation.scoring.windows import totals
+from contextwise.evaluation.scoring.scores import totals
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise_papers.cue.sentences import SentenceLoss
 

@@ -8,7 +8,7 @@ import yaml
 
 from contextwise.base.files import write_json
 from contextwise.base.runs import RunFolder
-from contextwise.evaluation.scoring.windows import totals
+from contextwise.evaluation.scoring.scores import totals
 from measured import write_evaluation
 from small import run_summary, write_rows
 

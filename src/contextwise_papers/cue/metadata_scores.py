@@ -3,7 +3,7 @@
 import numpy as np
 
 from contextwise.base.estimates import Estimate
-from contextwise.evaluation.scoring.windows import Scores, TotalsJson
+from contextwise.evaluation.scoring.scores import Scores, TotalsJson
 
 
 class MetadataTotalsJson(TotalsJson):

@@ -29,7 +29,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
-from contextwise.evaluation.scoring.windows import Scores, score_documents
+from contextwise.evaluation.scoring.scores import Scores
+from contextwise.evaluation.scoring.windows import score_documents
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
 from contextwise.objectives.vocabulary import Vocabulary

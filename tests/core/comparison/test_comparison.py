@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -434,3 +436,15 @@ def test_what_the_losses_of_training_were_measured_on_and_why_they_differ_stands
     text = " ".join(in_terminal(comparison_tables(comparison)).split())
     assert "Logged while training: loss after" in text and " on at most 8 windows of 64 tokens" in text
     assert "logged loss" in text and "validation loss" not in text and "So the two of a run differ." in text
+
+
+def test_what_is_measured_is_compared_without_torch(runs):
+    """Reading the summaries of measures takes a tenth of the time that importing torch does."""
+    lines = [
+        "import sys",
+        "from contextwise.comparison.comparison import compare",
+        f"compare({[*map(str, runs)]})",
+        "print('torch' in sys.modules)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[-1:] == ["False"], done.stderr

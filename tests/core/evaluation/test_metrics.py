@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
-from contextwise.evaluation.scoring.windows import totals
+from contextwise.evaluation.scoring.scores import totals
 
 
 def measures(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from contextwise.data import Corpus
-    from contextwise.evaluation.scoring.windows import Scores
+    from contextwise.evaluation.scoring.scores import Scores
 
 MEASURES = {
     "loss": "loss (nats per token)",
@@ -51,7 +51,7 @@ class Loss(Measure):
     """
 
     name = "evaluate"
-    numbers = "contextwise.evaluation.scoring.windows:TotalsJson"
+    numbers = "contextwise.evaluation.scoring.scores:TotalsJson"
     version = 5
     result = Evaluation
     filled: ClassVar[tuple[str, ...]] = ("context", "stride")
@@ -103,7 +103,7 @@ class Loss(Measure):
     @staticmethod
     def outcome(corpus: "Corpus", scores: "Scores") -> Outcome:
         """Totals and tables of the scores of a corpus's documents."""
-        from contextwise.evaluation.scoring.windows import documents_table, totals
+        from contextwise.evaluation.scoring.scores import documents_table, totals
 
         documents = documents_table(corpus, scores)
         summary = {"first_token_scored": scores.first_position == 0, **totals(documents)}

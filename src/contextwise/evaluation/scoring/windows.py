@@ -10,12 +10,6 @@
    of ``context``, these are the windows of lm-evaluation-harness's ``loglikelihood_rolling``.
 3. Windows of similar length from many documents are padded on the right into one batch. The models are causal,
    so what follows a position cannot change it, and no attention mask is needed.
-4. Every measure is a ratio of two sums over documents, so long documents have more weight, as in the loss of the whole
-   text. Words are separated by white space in the source text; bytes are those of its UTF-8.
-
-       loss = Σ nats / Σ tokens                      perplexity = exp(loss)
-       word perplexity = exp(Σ nats / Σ words)       byte perplexity = exp(Σ nats / Σ bytes)
-       bits per byte = Σ nats / (ln 2 · Σ bytes)
 
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
 """
@@ -24,21 +18,17 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError, NotFiniteError
-from contextwise.base.estimates import Estimate, EstimateJson, exponential
-from contextwise.base.intervals import ratios
 from contextwise.base.progress import interruption, say
-from contextwise.base.schemas import Count
-from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.kernel.work import Work
+from contextwise.evaluation.scoring.scores import Scores
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED
 from contextwise.models.prefix import prompt_form
@@ -46,7 +36,7 @@ from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
 
 if TYPE_CHECKING:
-    from contextwise.data import Corpus
+    pass
 
 
 class Documents(Protocol):
@@ -163,37 +153,6 @@ def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.in
             batch = batch[lengths[batch] == longest]
         yield batch
         first += len(batch)
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Losses of all targets of a corpus, in the order of the documents.
-
-    Attributes:
-        targets: (documents,) number of targets scored in each document.
-        nats: (N,) float32.
-        visible: (N,) int32, number of document tokens visible to the prediction; end-of-text is not counted.
-        first_position: index in its document of the first target: 0, or 1 without an end-of-text token.
-    """
-
-    targets: np.ndarray
-    nats: np.ndarray
-    visible: np.ndarray
-    first_position: int
-
-    def document_sums(self, values: np.ndarray | None = None) -> np.ndarray:
-        """(documents,) float64: nats of each document, or sums of other ``values`` (N,)."""
-        documents = np.repeat(np.arange(len(self.targets)), self.targets)
-        weights = self.nats if values is None else values
-        return np.bincount(documents, weights=weights, minlength=len(self.targets))
-
-    def table(self) -> pa.Table:
-        """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
-        starts = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
-        position = np.arange(len(self.nats)) - starts + self.first_position
-        document = np.repeat(np.arange(len(self.targets), dtype=np.int32), self.targets)
-        columns = {"document": document, "position": position.astype(np.int32)}
-        return pa.table(columns | {"visible": self.visible, "nats": self.nats})
 
 
 @contextlib.contextmanager
@@ -351,81 +310,3 @@ def check_ids(model: PreTrainedModel, ids_BT: np.ndarray, documents_B: np.ndarra
             f"document {int(documents_B[worst[0]])} holds token id {int(ids_BT[worst])}, but the model's vocabulary has "
             f"{vocabulary} tokens; use the corpus that was prepared with the model's tokenizer"
         )
-
-
-def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
-    """Table with a row per document: ``document``, its hash, ``tokens`` (targets), ``bytes``, ``words``, ``nats``.
-
-    Bytes and words are null where its tokens do not decode to its text (``text_lost``): its nats are not those of its bytes.
-    """
-    count = len(scores.targets)
-
-    def nullable(values: Any, kind: pa.DataType, mask: Any = None) -> pa.Array:
-        return pa.nulls(count, kind) if values is None else pa.array(values[:count], kind, mask=mask)
-
-    lost = None if corpus.lost is None else corpus.lost[:count]
-
-    hashes = corpus.column("document_hash") if "document_hash" in corpus.columns else None
-    return pa.table(
-        {
-            "document": np.arange(count, dtype=np.int32),
-            "document_hash": nullable(hashes, pa.string()),
-            "tokens": scores.targets,
-            "bytes": nullable(corpus.bytes, pa.int64(), lost),
-            "words": nullable(corpus.words, pa.int64(), lost),
-            "text_lost": nullable(lost, pa.bool_()),
-            "nats": scores.document_sums(),
-        }
-    )
-
-
-class TotalsJson(TypedDict):
-    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known.
-
-    Figures per word and byte leave out the ``lost_texts``: documents whose tokens do not decode to their text; null if unknown.
-    """
-
-    first_token_scored: bool
-    documents: Count
-    lost_texts: Count | None
-    tokens: Count
-    bytes: Count | None
-    words: Count | None
-    loss: Estimate
-    perplexity: Estimate
-    word_perplexity: Estimate | None
-    byte_perplexity: Estimate | None
-    bits_per_byte: Estimate | None
-
-
-def totals(documents: pa.Table) -> dict[str, Any]:
-    """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
-
-    Args:
-        documents: as :func:`documents_table` makes it; measures of words or bytes are of the documents where these are known,
-            and None where their sum is zero.
-    """
-    nats = documents["nats"].to_numpy()
-    sums: dict[str, int | None] = {}
-    estimates: dict[str, Estimate] = {}
-    for name in ("tokens", "bytes", "words"):
-        known = documents[name].is_valid().to_numpy()
-        sizes = documents[name].drop_null().to_numpy()
-        sums[name] = int(sizes.sum()) if len(sizes) else None
-        if sums[name]:
-            estimates |= ratios(nats[known], {name: sizes})
-    lost = column_or_none(documents, "text_lost") if "text_lost" in documents.column_names else None
-
-    def mapped(size: str, function: Callable[[float], float]) -> EstimateJson | None:
-        return estimates[size].map(function).to_dict() if size in estimates else None
-
-    return {
-        "documents": documents.num_rows,
-        "lost_texts": None if lost is None else int(lost.sum()),
-        **sums,
-        "loss": estimates["tokens"].to_dict(),
-        "perplexity": mapped("tokens", exponential),
-        "word_perplexity": mapped("words", exponential),
-        "byte_perplexity": mapped("bytes", exponential),
-        "bits_per_byte": mapped("bytes", lambda nats_per_byte: nats_per_byte / math.log(2)),
-    }

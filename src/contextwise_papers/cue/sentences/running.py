@@ -18,7 +18,7 @@ from contextwise.base.tables import Column, Table
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
-from contextwise.evaluation.scoring.windows import Scores, documents_table, totals
+from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
 from contextwise_papers.cue.encoding import EncodedTexts
 from contextwise_papers.cue.sentence import ContextTexts
