@@ -11,6 +11,7 @@ from contextwise.base.config import validate
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus, prepare_corpus
 from contextwise_papers.claims import share_error
+from contextwise_papers.context_scaling import section_3_optimum
 from contextwise_papers.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
 from contextwise_papers.context_scaling.sections_1_2_curves import (
     ContextCurve,
@@ -189,6 +190,12 @@ def test_the_lead_of_one_pair_over_another_is_paired_by_document():
     lead = result.lead(0, ("pico", 16), ("nano", 64))
     assert lead.value == pytest.approx(0.1) and lead.limits == pytest.approx((0.1, 0.1))
     assert result.lead(0, ("pico", 16), ("nano", 16)) is None
+
+
+def test_a_best_pair_that_comes_back_shows_no_growth():
+    """Also where nothing else was measured at the last budget."""
+    result = SimpleNamespace(pairs=[("B", 32), ("A", 32), ("B", 32)])
+    assert "cannot be compared" in section_3_optimum._both_grow(result, ["A", "B"]).reason
 
 
 @pytest.mark.slow

@@ -76,6 +76,10 @@ def test_a_lowest_point_at_an_end_of_the_contexts_is_no_measured_optimum():
     observed = observations([*points[::2], *flat])
     assert losses.argmin() == 1 and lowest_point(CONTEXTS, losses).context == pytest.approx(16)
     assert measured_optima(observed, "nano") == [] and end_of(observed, "nano") == End("shortest", 16)
+    planned = {"nano": [8, *map(int, CONTEXTS)]}  # 8 has other budgets
+    end = end_of(observations(flat, planned=planned), "nano")
+    assert end == End("shortest", 16, planned=False) and end.advice == "train its contexts for the same budgets"
+    assert "at most 16, the shortest that was measured at these budgets" in end.sentence("nano")
 
 
 def test_budgets_at_an_end_of_the_contexts_are_left_out_before_some_are_chosen():
