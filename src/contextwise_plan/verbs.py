@@ -110,7 +110,9 @@ def transfer(
         str, Argument(help="A recipe with a model of a named size: a YAML file, or a name that `recipes` lists.")
     ],
     widths: Annotated[str, Option(metavar="<int>,…", help="Widths that are trained.")] = "64,128,256",
-    factors: Annotated[str, Option(metavar="<float>,…", help="Of the recipe's learning rates.")] = "0.25,0.5,1,2,4",
+    factors: Annotated[
+        str, Option(metavar="<float>,…", help="Of the recipe's rates: 3 or more, at most 4 times apart.")
+    ] = "0.25,0.5,1,2,4",
     seeds: Annotated[int, Option(min=2, max=1000, help="Seeds of each run.")] = 2,
     to: Annotated[
         int | None, Option(help="The width whose rate is asked for.", show_default="twice the largest")

@@ -370,10 +370,9 @@ def end_of(observed: Observations, size: str, unit: str = "flops") -> End:
     ]
     ends = Counter[End]()
     for one, cells in some:
-        context = one.cell.context if one.edge else _reading(cells)[1] if one.decided else None
+        context = one.cell.context if one.edge else _reading(cells)[1]
         if one.decided and context is not None:
-            name = "shortest" if context <= one.cell.context else "longest"
-            name = one.edge or name
+            name = one.edge or ("shortest" if context < one.cell.context else "longest")
             ends[End(name, context, context in (planned[0], planned[-1]))] += 1
     return ends.most_common(1)[0][0] if ends else End("", 0)
 

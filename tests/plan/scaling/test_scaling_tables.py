@@ -31,6 +31,11 @@ def test_a_table_says_what_the_folder_says(tmp_path):
     for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
         assert getattr(table, name).tolist() == getattr(observed, name).tolist()
     assert table.landscape().findings() == observed.landscape().findings()
+    one = observed.points[0].context  # all points of a context may be early ones
+    others = tuple(point for point in observed.points if point.context != one)
+    write_table(replace(observed, points=others), tmp_path / "others.json", tmp_path / "sweep")
+    table = read_table(tmp_path / "others.json")
+    assert table.points == others and one in {point.context for point in table.shown}
     assert "one seed" in table.landscape().findings()[-1]
 
 

@@ -310,11 +310,6 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     open_source(texts)  # what does not exist is refused before torch is imported
     from contextwise.models.folders import model_folder
 
-    if isinstance(source, str | Path):
-        model_folder(str(source))
-    from contextwise.data.tokenizers import load_tokenizer
-    from contextwise.models.tokenizers import model_tokenizer_hash
-
     model = source
     if isinstance(source, Subject):
         model = source.model if source.loaded else source.source
@@ -326,6 +321,9 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
             f"contextwise.prepare({texts!r}, TOKENIZER, 'corpora/NAME')"
         )
     folder, text = model_folder(str(model)), source_digest(texts)
+    from contextwise.data.tokenizers import load_tokenizer
+    from contextwise.models.tokenizers import model_tokenizer_hash
+
     tokenizer = load_tokenizer(folder)
     if start := tokenizer.start:  # documents begin as the model's texts do
         tokenizer = load_tokenizer(folder, start)
