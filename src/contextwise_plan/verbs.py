@@ -247,6 +247,8 @@ def budget(
         if sweep.is_file()
         else read_observations(sweep, early=EARLY if early is None else early, partial=partial)
     )
+    if table is not None:  # before the plan, which takes minutes and may be refused
+        write_table(observations, table, sweep)
     values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:
@@ -262,7 +264,6 @@ def budget(
     tables += [] if details else [" --details shows more, --json everything."] * bool(tables)
     show_values(values, as_json, *tables)
     if table is not None:
-        write_table(observations, table, sweep)
         (say if as_json else show_line)(f"written to {table}")
 
 

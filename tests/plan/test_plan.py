@@ -49,7 +49,8 @@ def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
         assert contextwise("plan budget sweep --table table.json")[:2] == (0, "written to table.json\n")
     before = (workplace / "sweep" / "plan.json").read_bytes()
     contextwise.refused(
-        "plan budget sweep --table sweep/plan.json", "sweep/plan.json is no table of a sweep, and would be lost"
+        "plan budget sweep --budget 3e15 --table sweep/plan.json",
+        "sweep/plan.json is no table of a sweep, and would be lost",
     )
     assert (workplace / "sweep" / "plan.json").read_bytes() == before
     command = "--budget 3e15 --resamples 20 --json"

@@ -116,3 +116,17 @@ def test_lines_of_a_cell_are_apart_and_long_texts_may_wrap():
     page = table.__html__()
     assert "gpt2-nano <br><small>1.35M</small>" in page  # apart without a style sheet, and where tags are removed
     assert page.count('class="words"') == 1
+
+
+@pytest.mark.parametrize(
+    ("estimate", "form", "text"),
+    [
+        (Estimate(-0.02, -0.04, -0.00004), "+.4f", "[−0.0400, −0.00004]"),
+        (Estimate(0.02, 0.0000032, 0.04), "change", "[+0.0003%, +4.0%]"),
+        (Estimate(0.02, 3e-5, 0.04), "number", "[0.00003, 0.0400]"),
+        (Estimate(-0.02, -0.04, 0.00004), "+.4f", "[−0.0400, +0.0000]"),  # zero lies inside
+        (Estimate(-0.02, -0.04, 0.0), "+.4f", "[−0.0400, +0.0000]"),
+    ],
+)
+def test_a_limit_that_excludes_zero_does_not_read_as_zero(estimate, form, text):
+    assert estimate.interval(form) == text
