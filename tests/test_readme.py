@@ -187,19 +187,20 @@ def answers() -> list[str]:
     assert effective["value"] is None  # beyond what was measured
     return [
         "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
-        f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls at "
-        f"{curve['bins'][-1]['visible_to']:,} |",
-        "| Does a small GPT-2 have a lower loss if it also predicts its context, as in the paper on ContextLM? "
+        f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve), the most that contexts up to "
+        f"{curve['bins'][-1]['visible_to']:,} can show: there the loss still falls |",
+        "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context? "
         f"{budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
-        "(docs/results/injections.md#norms-and-their-control). But a norm after GPT-2's embedding lowers the loss as much, "
-        f"without any prediction. ContextLM's loss minus that of GPT-2 with this norm is {adamw} with AdamW (undecided) and "
+        "(docs/results/injections.md#norms-and-their-control). But a norm after GPT-2's embedding lowers the loss as much. "
+        f"ContextLM's loss minus that of GPT-2 with this norm is {adamw} with AdamW (undecided) and "
         f"{muon} with Muon (worse) |",
-        "| How long does training to nanoGPT's loss take on two CPU cores? | "
-        f"[{ratio['median']:.3f} of nanoGPT's time](docs/results/speed.md#time-to-a-loss) "
-        f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds) |",
-        "| And how fast are the steps of a GPT-2 of 124M parameters on an H100? | "
-        f"[{on_gpu():.2f} times as fast as nanoGPT's](docs/results/speed.md#on-a-gpu), before two changes "
-        "that were not measured on a GPU yet |",
+        "| How long does training to the loss of nanoGPT's `train.py` take on two CPU cores? | "
+        f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss) "
+        f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), because Muon needs fewer tokens and the steps are "
+        "faster |",
+        "| How fast are the training steps of a GPT-2 of 124M parameters on an H100? | "
+        f"Slower than nanoGPT's: [{on_gpu():.2f} times as many tokens a second](docs/results/speed.md#on-a-gpu). "
+        "Two changes made since then were not measured there yet |",
     ]
 
 
@@ -211,7 +212,8 @@ def test_the_picture_of_the_readme_says_what_the_curve_does() -> None:
     assert plain["corpus"]["fingerprint"] == begun["corpus"]["fingerprint"] and begun["settings"]["bos"]
     pairs = zip(plain["bins"][1:], begun["bins"][1:], strict=True)
     other = max(abs(one["loss"] - another["loss"]) for one, another in pairs)
-    words = f"the loss at one visible token is {begun['bins'][0]['loss']:.2f}. At all others it differs by {other:.2f} at most."
+    first = begun["bins"][0]["loss"]
+    words = f"one visible token is then {first:.2f}, and at all other contexts it changes by {other:.2f} at most."
     assert words in " ".join((ROOT / "README.md").read_text().split())
 
 
