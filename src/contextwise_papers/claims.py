@@ -316,8 +316,11 @@ def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict
     def combined(every: list[Verdict]) -> Verdict:
         if len(every) < least:
             return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
-        if len({verdict.holds for verdict in every}) > 1:
+        found = [verdict.holds for verdict in every]
+        if True in found and False in found:
             return undecided(f"the {what} do not agree")
+        if None in found and len(set(found)) > 1:
+            return undecided(f"{len(found) - found.count(None)} of {len(found)} {what} decide it")
         return Verdict(every[0].holds, every[0].reason)
 
     every = list(verdicts)

@@ -111,6 +111,8 @@ def test_one_part_that_fails_settles_a_claim_of_several_parts():
 def test_repetitions_decide_where_they_agree_and_are_enough():
     assert all_agree([YES, YES], "seeds") == YES and all_agree([NO, NO], "seeds") == NO
     assert all_agree([YES, NO], "seeds") == undecided("the seeds do not agree")
+    assert all_agree([YES, OPEN, NO], "seeds") == undecided("the seeds do not agree")
+    assert all_agree([YES, OPEN, YES], "seeds") == undecided("2 of 3 seeds decide it")
     assert all_agree([OPEN], "seeds") == OPEN
     assert all_agree([YES], "seeds", least=2) == undecided("it takes 2 seeds or more, and there are 1")
     assert all_agree([], "seeds").holds is None
