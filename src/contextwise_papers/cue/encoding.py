@@ -111,7 +111,7 @@ class TextEncoder:
             model = model.to(usual).eval()
         if not source.trained:  # those of a context encoder are the caller's, who may train them further
             model.requires_grad_(False)
-        options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": 64}
+        options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": None}
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
 
     @property
@@ -120,7 +120,7 @@ class TextEncoder:
         return self.embedder.model.device.type == "meta"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
+        """Encode texts as vectors, (N, C), float32, each by itself to the last bit; DataError if a text is empty."""
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
         return np.concatenate(list(self.embedder.blocks(texts)))
