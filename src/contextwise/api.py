@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from contextwise.base.config import checked, validate
 from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line
+from contextwise.base.estimates import counted
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
 from contextwise.base.runs import RunFolder
@@ -250,9 +251,7 @@ def compare(
     names = list(models) if isinstance(models, Mapping) else None
     listed = list(models.values()) if isinstance(models, Mapping) else list(models)
     if len(listed) < 2:
-        raise ConfigError(
-            f"models holds {len(listed)} model{'s' * (len(listed) != 1)}; give a list of two models or more"
-        )
+        raise ConfigError(f"models holds {counted(len(listed), 'model')}; give a list of two models or more")
     kinds = [type(model).__name__ for model in listed]
     subjects: list[Any] = []
     for i, (model, kind) in enumerate(zip(listed, kinds, strict=True)):

@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -42,8 +42,12 @@ class GivenModel(CorpusMeasure):
     """Settings of a measure of one model.
 
     A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
+
+    Attributes:
+        several: whether the models of several seeds are measured.
     """
 
+    several: ClassVar[bool] = False
     name: Name = Field(default="model", description="name of the run, if a model is trained")
     model: str = Field(default="", description="a run, a model's folder or Hub name; if empty, `recipe` is trained")
     parameters: int | None = Field(default=None, gt=0, description="of a given model, for the plan")
@@ -56,6 +60,8 @@ class GivenModel(CorpusMeasure):
     def _some_model(self) -> "GivenModel":
         if not self.model and self.recipe is None:
             raise ConfigError("neither model nor recipe is given; give a model, or the recipe to train one")
+        if not self.several and self.models > 1:
+            raise ConfigError(f"seeds has {self.models}, but this item measures one model; give one seed")
         return self
 
     def run_set(self, folder: Path) -> RunSet:

@@ -121,7 +121,7 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
 
 def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, as_json: bool) -> None:
     """The cost of each run, and of all together."""
-    from contextwise.base.estimates import count, duration
+    from contextwise.base.estimates import count, counted, duration
     from contextwise.experiments.cost import costs_of
     from contextwise.training.recipe import few_steps
 
@@ -150,7 +150,7 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     small = "" if flops > 1e18 else " (models this small reach less)"
     show(
         Table("", [Column("run"), "parameters", "steps", "examples", "tokens", "FLOPs"], cells),
-        f"{len(costs)} run{'s' * (len(costs) > 1)}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights "
+        f"{counted(len(costs), 'run')}, {flops:.2e} FLOPs: {time} of an H100 at 30% of its peak{small}; weights "
         f"(in training with gradients and optimizer) take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
         f"{activations / 1e9:.2g} GB",
     )

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import psutil
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, not_installed
+from contextwise.base.errors import ConfigError, not_installed, one_line
 from contextwise.base.stopping import SIGNALS
 from contextwise.base.trust import trust
 from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
@@ -99,7 +99,7 @@ class RayExecutor:
                         signal.signal(number, handler)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
-                    f"no Ray cluster answers at {address}: {str(error).splitlines()[0]}; start one with ray start --head, or "
+                    f"no Ray cluster answers at {address}: {one_line(error)}; start one with ray start --head, or "
                     "leave --address out"
                 ) from error
             if not address:
@@ -147,7 +147,7 @@ class RayExecutor:
             try:
                 outcome = Outcome(*self.ray.get(reference))
             except (self.ray.exceptions.RayError, KeyboardInterrupt) as error:
-                outcome = Outcome(1, f"Ray lost the run: {str(error).strip().splitlines()[0]}")
+                outcome = Outcome(1, f"Ray lost the run: {one_line(error) or type(error).__name__}")
             ended.append((run, outcome))
         return ended
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate, count, duration, written
+from contextwise.base.estimates import Estimate, count, counted, duration, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise_plan.scaling.analysis import Analysis
 from contextwise_plan.scaling.hindcast import Hindcast
@@ -50,8 +50,8 @@ def law_tables(analysis: Analysis) -> RenderableType:
     observed = analysis.observed
     contexts = len(np.unique(observed.context))
     title = (
-        f"The law: {len(observed)} points of {len(observed.runs)} runs, {len(observed.sizes)} model "
-        f"size{'s' * (len(observed.sizes) > 1)}, {contexts} training contexts; {observed.left_out} early points left out. "
+        f"The law: {len(observed)} points of {len(observed.runs)} runs, {counted(len(observed.sizes), 'model size')}, "
+        f"{contexts} training contexts; {observed.left_out} early points left out. "
         f"{analysis.confidence:.0%} intervals over {len(analysis.ensemble.theta)} resamples of whole runs. Errors are those "
         "of ln L, in thousandths. * is chosen, the simplest that held-out runs do not distinguish from the best; + are not "
         "distinguished from it either, and take part in the intervals of the plan."

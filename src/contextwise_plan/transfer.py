@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypedDict
 import numpy as np
 
 from contextwise.base.errors import ConfigError, TrainingError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder, comparable, differing_keys
@@ -109,7 +109,7 @@ class Transfer:
         else:
             largest = max(activations, key=lambda each: (not each.flat, each.excess))
             verdict = "Whether activations depend on the width is open"
-        steps = f"{len(largest.slopes)} step{'s' * (len(largest.slopes) > 1)}"
+        steps = f"{counted(len(largest.slopes), 'step')}"
         return f"{verdict}: the largest slope in log-log, mean of {steps}, is {largest.slope:+.3f} ({largest.name})."
 
     @property
@@ -269,7 +269,7 @@ def transfer_tables(result: Transfer) -> list[Any]:
     )
     factors = list(result.rows[0].losses)
     losses = Table(
-        f"Loss by factor of the rates, mean of {result.seeds} seed{'s' * (result.seeds > 1)} (nats per token)",
+        f"Loss by factor of the rates, mean of {counted(result.seeds, 'seed')} (nats per token)",
         [
             "width",
             *[Column(f"× {factor:g}", form=".4f", missing="diverged") for factor in factors],

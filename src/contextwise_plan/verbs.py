@@ -11,7 +11,7 @@ from typer import Argument, Option
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
-from contextwise.base.estimates import count, duration
+from contextwise.base.estimates import count, counted, duration
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -97,11 +97,11 @@ def _list_runs(sweep: "Sweep", as_json: bool) -> None:
         show_json(values)
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
-    runs_counted = f"{len(states)} run{'s' * (len(states) != 1)}"
+    runs_counted = f"{counted(len(states), 'run')}"
     show(plan_table(states), f"{runs_counted} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
     for state in states:
         if failure := state.failure:
-            times = f"{failure.attempts} time{'s' * (failure.attempts != 1)}"
+            times = f"{counted(failure.attempts, 'time')}"
             show_line(f"{state.run.id} failed {times}: {failure.reason}")
 
 

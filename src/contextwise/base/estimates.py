@@ -149,8 +149,8 @@ class Estimate:
     @property
     def basis(self) -> str:
         """Method and observations of the interval: ``t over 3 seeds and 22 documents``."""
-        counts = {"seeds": self.seeds, "documents": self.documents, "values": self.n}
-        parts = [f"{count:,} {name[: -1 if count == 1 else None]}" for name, count in counts.items() if count]
+        counts = {"seed": self.seeds, "document": self.documents, "value": self.n}
+        parts = [counted(count, name) for name, count in counts.items() if count]
         return " over ".join(part for part in (self.method, " and ".join(parts)) if part)
 
     def above(self, bound: float) -> bool | None:
@@ -323,6 +323,11 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return None if isinstance(value, float) and not abs(value) <= LARGEST else value
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 document``, ``1,200 documents``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def listed(parts: list[str], last: str = "and") -> str:

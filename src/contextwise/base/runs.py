@@ -244,7 +244,10 @@ class RunFolder(Viewed):
         return self.divergence_file.exists() and not self.finished
 
     def recipe(self) -> dict[str, Any]:
-        """The resolved recipe, as a dictionary; a :class:`DataError` if it is damaged."""
+        """The resolved recipe, as a dictionary; a :class:`CheckpointError` if there is no run, a :class:`DataError` if it is
+        damaged."""
+        if not self.exists:
+            raise self.unfinished()
         values = read_yaml(self.recipe_file)
         check_schema(values, json_schema(RecipeOfRun), self.recipe_file, "the recipe of the run")
         return values
@@ -265,7 +268,9 @@ class RunFolder(Viewed):
             raise CheckpointError(f"{error}; run the command that started it again") from None
 
     def unfinished(self) -> CheckpointError:
-        """The error of a run that has no result: it diverged, or is not finished."""
+        """The error of a run that has no result: there is none, it diverged, or is not finished."""
+        if not self.exists:
+            return CheckpointError(f"there is no run at {self.path}")
         if self.divergence_file.exists():
             reason = read_json(self.divergence_file, "the reason", dict[str, str]).get("reason")
             return CheckpointError(f"the run {self.path} diverged and has no model: {reason}")

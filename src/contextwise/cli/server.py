@@ -4,12 +4,13 @@ from functools import partial
 from typing import Any
 
 from fastapi import HTTPException
+from jinja2 import TemplateError
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cli.serve import Serve
 from transformers.cli.serving import model_manager
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.evaluation.generation import allowed_new_tokens
 from contextwise.models import load_model, load_tokenizer
 
@@ -29,7 +30,9 @@ class OneModel(model_manager.ModelManager):
         return [{"id": self.force_model, "object": "model", "created": 0, "owned_by": ""}]
 
     def _load_processor(self, *_: Any, **__: Any) -> Any:
-        return load_tokenizer(self.force_model)
+        tokenizer = load_tokenizer(self.force_model)
+        tokenizer.apply_chat_template = partial(templated, tokenizer.apply_chat_template)  # type: ignore[method-assign]
+        return tokenizer
 
     def _load_model(self, *_: Any, **__: Any) -> PreTrainedModel:
         model: Any = load_model(self.force_model, device=None if self.device == "auto" else self.device)
@@ -37,6 +40,14 @@ class OneModel(model_manager.ModelManager):
             model.generation_config.do_sample = True
         model.generate = partial(generate_within_positions, model, model.generate)
         return model
+
+
+def templated(apply_chat_template: Any, *arguments: Any, **options: Any) -> Any:
+    """The tokens of a chat; status 400 where the tokenizer has no template, or its template refuses the messages."""
+    try:
+        return apply_chat_template(*arguments, **options)
+    except (ValueError, TemplateError) as error:
+        raise HTTPException(400, one_line(error)) from None
 
 
 def generate_within_positions(

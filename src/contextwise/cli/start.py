@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import counted, listed
 from contextwise.base.files import atomic_write
 from contextwise.base.lazy import object_named
 from contextwise.base.machine import own_version
@@ -239,7 +239,7 @@ def corpus(
         contexts = context or [2**power for power in range(1, lengths.longest.bit_length() + 1)]
         show_json(document_lengths.report(documents, lengths, contexts))
         return
-    counts = f"{lengths.documents:,} documents, {lengths.tokens:,} tokens"
+    counts = f"{counted(lengths.documents, 'document')}, {lengths.tokens:,} tokens"
     if lengths.documents == 1:
         counts = f"one document of {lengths.tokens:,} tokens"
     show(f"{documents.path}, split {documents.split}: {counts}.")

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from contextwise.base.config import settings_of
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import count, duration
+from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
@@ -156,7 +156,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         show_json(whole)
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
-    threads = f", {taken.threads} thread{'s' * (taken.threads > 1)}" if taken.device == "cpu" else ""
+    threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""
     several = f", {taken.processes} processes" if taken.processes > 1 else ""
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
     first = recipe.batch_sizes.first * recipe.data.context
@@ -164,7 +164,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     auto = " (auto)" if settings.precision == "auto" else ""
     step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
     warmup = settings.warmup(recipe.full_steps)
-    schedule = f"{settings.schedule}, {warmup:,} step{'s' * (warmup != 1)} of warm-up"
+    schedule = f"{settings.schedule}, {counted(warmup, 'step')} of warm-up"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
         ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
@@ -178,7 +178,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         rows.append(["time", "not measured: the machine has too little free memory"])
     else:
         held_out = f", and about {duration(taken.validation_seconds or 0)} of validation"
-        timed = f"{taken.timed_steps} timed step{'s' * (taken.timed_steps > 1)}"
+        timed = f"{counted(taken.timed_steps, 'timed step')}"
         speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {timed}"
         rows.append(["time", f"about {duration(taken.training_seconds)} ({speed}){held_out}"])
     how = "estimated" if taken.step_seconds is None else "measured"

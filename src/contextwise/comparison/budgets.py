@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
 from contextwise.comparison.compared_runs import ComparedRun
@@ -152,4 +152,4 @@ def validation_curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]
 
 def number_of_seeds(seeds: Sequence[int | None]) -> str:
     """``, 3 seeds`` of a recipe's runs; empty for a model that is no run."""
-    return "" if list(seeds) == [None] else f", {len(seeds)} seed{'s' * (len(seeds) != 1)}"
+    return "" if list(seeds) == [None] else f", {counted(len(seeds), 'seed')}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypedDict
 
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count
+from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, counted
 from contextwise.comparison.sequential import (
     FEWEST_SEEDS,
     Decision,
@@ -108,7 +108,7 @@ class Comparison:
         difference, seeds = self.difference, self.decided_after or len(self.looks)
         at = f" at {count(self.budget)} tokens" if several_budgets else ""
         shown = f"{difference:+.4f} {difference.unit}"
-        after = f"after {seeds} seed{'s' * (seeds != 1)} {self.where or READINGS[self.documents]}"
+        after = f"after {counted(seeds, 'seed')} {self.where or READINGS[self.documents]}"
         decision = self.decision
         if decision == "equivalent":
             return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
@@ -140,6 +140,6 @@ def in_short(comparisons: Sequence[Comparison], unit: str) -> str:
     """The first of some comparisons with its interval, and how many there are."""
     first, more = comparisons[0], len(comparisons) - 1
     seeds = first.decided_after or len(first.looks)
-    after = f"{first.decision} after {seeds} seed{'s' * (seeds != 1)}"
+    after = f"{first.decision} after {counted(seeds, 'seed')}"
     pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {unit}, {after}"
-    return f"{pair}; {more} more comparison{'s' * (more > 1)}" if more else pair
+    return f"{pair}; {counted(more, 'more comparison')}" if more else pair

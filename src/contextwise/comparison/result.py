@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import Estimate, exponential, written
+from contextwise.base.estimates import Estimate, counted, exponential, written
 from contextwise.base.intervals import Interval
 from contextwise.base.views import Viewed
 from contextwise.comparison.budgets import Budget
@@ -136,10 +136,13 @@ class Comparison(Viewed):
     def answer(self) -> str:
         """The first difference with its interval, and how many there are."""
         if not self.differences:
-            return f"{self.groups[0].name}: {self.loss_of(self.groups[0]):.4f} {self.unit}, on {self.documents:,} documents"
+            only = self.groups[0]
+            return f"{only.name}: {self.loss_of(only):.4f} {self.unit}, on {counted(self.documents, 'document')}"
         first, more = self.differences[0], len(self.differences) - 1
         pair = f"{first.group} − {first.reference} = {first.difference:+.4f} {self.unit}, {first.decision}"
-        return f"{pair}, on {self.documents:,} documents" + f"; {more} more difference{'s' * (more > 1)}" * bool(more)
+        return f"{pair}, on {counted(self.documents, 'document')}" + f"; {counted(more, 'more difference')}" * bool(
+            more
+        )
 
     @property
     def lowest(self) -> Group:

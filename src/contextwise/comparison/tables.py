@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count, duration, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, duration, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.budgets import Budget, number_of_seeds
 from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Group
@@ -51,7 +51,7 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
         for group in comparison.groups
     ]
     return Table(
-        f"{comparison.documents:,} documents, {comparison.tokens:,} tokens; 95% intervals",
+        f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens; 95% intervals",
         [
             Column("model,\nparameters", width=16),
             *([] if by_byte else [Column("loss\n(nats/token)", "estimate", ".4f", interval="below")]),

@@ -22,7 +22,7 @@ import numpy as np
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import FEWEST_DOCUMENTS, listed
+from contextwise.base.estimates import FEWEST_DOCUMENTS, counted, listed
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import console, progress_bar, say_once
@@ -404,7 +404,7 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
                 named = zip(reading.sources, reading.names or [name] * len(reading.sources), strict=True)
                 of = listed([source.name for source, split in named if split == name][:3])
                 say_once(  # each model of a comparison prepares the same text with its tokenizer
-                    f"warning: the split {name!r} of {of} holds {documents} document{'s' * (documents > 1)}; a comparison on "
+                    f"warning: the split {name!r} of {of} holds {counted(documents, 'document')}; a comparison on "
                     f"it gives no verdict, which takes {FEWEST_DOCUMENTS} or more, and {ENOUGH_HELD_OUT} for a narrow "
                     f"interval{fix}"
                 )

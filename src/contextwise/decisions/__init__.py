@@ -18,7 +18,7 @@ import numpy as np
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, listed
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, counted, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
@@ -147,7 +147,7 @@ def _decided(
     notes = list(losses.notes)
     if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
         notes.append(
-            f"{held_out} document{'s' * (held_out > 1)} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
+            f"{counted(held_out, 'document')} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
             "an interval for any such documents."
         )
     found = [

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
-from contextwise.base.estimates import duration, written
+from contextwise.base.estimates import counted, duration, written
 from contextwise.base.progress import console, interruption, say
 from contextwise.experiments.executors import Executor, ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder, RunState
@@ -99,7 +99,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int, table: "Liv
         listed = f"{folder.status_command} lists them, " if folder.status_command else ""
         raise TrainingError(
             f"{failed} of {total} runs failed{same}; {listed}their logs are in {folder.path / 'logs'}"
-            + f"; {blocked} other{'s' * (blocked != 1)} cannot start without them" * bool(blocked)
+            + f"; {counted(blocked, 'other')} cannot start without them" * bool(blocked)
             + f"; run the same command again to retry {others}" * (diverged < failed)
         )
     if finished < total:
@@ -206,7 +206,7 @@ class LiveTable:
             others = (seconds - training) / max(1, len(self.spent)) / max(1, counts["running"])
             unfinished = counts["running"] + counts["waiting"]
             left = f", about {duration((total - done) / pace * training / seconds + unfinished * others)} left"
-        return f"{len(shown)} run{'s' * (len(shown) != 1)}: {parts}; {done / total:.0%} of the work done{left}"
+        return f"{counted(len(shown), 'run')}: {parts}; {done / total:.0%} of the work done{left}"
 
 
 def state_table(states: Iterable[RunState], running: dict[str, float | None]) -> Table:

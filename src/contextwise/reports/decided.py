@@ -118,7 +118,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     room = 0.05 * (max(limits) - min(limits))
     xaxis = {"title": "seeds", "dtick": max(1, len(own) // 10), "range": [0.5, max(4, len(own)) + 0.5]}
     span = [min(limits) - room, max(limits) + room]
-    yaxis = {"title": page.plain(f"{name} ({comparison.last.fixed.unit})"), "range": span}
+    yaxis = {"title": f"difference, {comparison.last.fixed.unit}", "range": span}
     lines = [page.level(0.0, "solid"), page.level(margin), page.level(-margin)]
     layout = page.figure(traces, xaxis=xaxis, yaxis=yaxis, shapes=lines)
     caption = (

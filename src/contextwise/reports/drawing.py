@@ -24,7 +24,7 @@ class Axis:
         self.log, self.pixels = layout.get("type") == "log", pixels
         self.shown = layout.get("visible", True)
         title = layout.get("title") or ""
-        self.title = _words(title["text"] if isinstance(title, dict) else title)
+        self.title: str = title["text"] if isinstance(title, dict) else title
         if layout.get("range"):
             self.low, self.high = layout["range"]
         else:

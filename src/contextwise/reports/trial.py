@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import RenderableType
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.estimates import count, duration, listed, written
+from contextwise.base.estimates import count, counted, duration, listed, written
 from contextwise.base.progress import say
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.decided import READINGS, Comparison
@@ -218,7 +218,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     compared = comparison_table(result)
     lengths = length_table(result.lengths, result.parameters, result.equal)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
-    seeds = f"{result.seeds} seed{'s' * (result.seeds != 1)}"
+    seeds = counted(result.seeds, "seed")
     sections = [
         Section("Seed by seed", paths if len(paths) == 1 else []),
         Section(

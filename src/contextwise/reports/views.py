@@ -74,7 +74,7 @@ def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
         hover = f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}"
         style = {"mode": "lines+markers", "name": plain(name), **bars}
         traces.append(scatter(at, [each.value for each in values], series, hover, **style))
-    title = {"title": f"loss minus that of {names[0]}, nats per token"}
+    title = {"title": "difference of the losses, nats per token"}
     layout = figure(
         traces, xaxis=powers_of_two("visible tokens", most), yaxis=title, shapes=[level(0)], showlegend=True
     )

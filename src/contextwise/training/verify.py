@@ -205,4 +205,6 @@ def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str)
     if other and distance <= TOLERANCE and row["tokens"] == again["tokens"]:
         return Check(what, f"equal to {distance:.1e} ({values}); the environment differs in {other}")
     why = f"; the environment differs in {other}" if other else ""
-    return Check(what, f"{', '.join(different)} differ, by {distance:.1e} of their size: {values}, but now {now}{why}", False)
+    return Check(
+        what, f"{', '.join(different)} differ, by {distance:.1e} of their size: {values}, but now {now}{why}", False
+    )

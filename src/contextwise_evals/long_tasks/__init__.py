@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
+from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate, counted
 from contextwise.base.tables import Column, Row, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 
@@ -224,8 +224,8 @@ def _heading(summary: dict[str, Any]) -> str:
         factor = "" if summary["rope_factor"] is None else f", factor {summary['rope_factor']:.3g}"
         rope = f" Trained with {summary['trained_context']:,} positions; rope {settings['rope']}{factor}."
     return (
-        f"{summary['model']}{chat}: {questions:,} question{'s' * (questions != 1)} on {documents:,} "
-        f"document{'s' * (documents != 1)}. Visible are {KEPT[settings['keep']]}.{rope}"
+        f"{summary['model']}{chat}: {counted(questions, 'question')} on "
+        f"{counted(documents, 'document')}. Visible are {KEPT[settings['keep']]}.{rope}"
     )
 
 

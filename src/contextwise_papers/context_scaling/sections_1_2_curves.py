@@ -1,7 +1,8 @@
 """Context curves of trained or given models, and the lengths of documents: context scaling, Sections 1 and 2."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -22,8 +23,12 @@ from contextwise_papers.tables import Plot, points, table_of
 
 
 class ContextCurve(GivenModel, name="context_curve"):
-    """The loss of one model at each number of visible tokens, up to its training context or beyond it."""
+    """The loss of one model at each number of visible tokens, up to its training context or beyond it.
 
+    With several seeds the claims are decided where three or more agree.
+    """
+
+    several: ClassVar = True
     context: int = Field(ge=8, description="the longest context that is measured")
     trained_context: int | None = Field(default=None, ge=4, description="of a given model, where below `context`")
     limit_documents: int | None = Field(default=None, ge=1, description="measure only the first so many documents")
@@ -36,14 +41,14 @@ class ContextCurve(GivenModel, name="context_curve"):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Curve, "context", mode="running", limit=self.limit_documents)
-        curve = self.measured(settings, folder, f"curve-{self.context}")
-        where = "" if self.model else "in this one run, "
-        claims = [_improves(curve, self.trained, where)]
+        curves = [self.measured(settings, folder, f"curve-{self.context}", i) for i in range(self.models)]
+        where = "in this one run, " if len(curves) == 1 and not self.model else ""
+        claims = [curve_claim(improvement, curves, self.trained, where)]
         if self.trained < self.context:
-            claims.append(_deteriorates(curve, self.trained, where))
-        figures = {"bins": curve.bins, "measures": curve.measures}
-        tables = [bins_table([curve]), measures_table(curve.summary, "Read off the curve")]
-        return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot([curve])])
+            claims.append(curve_claim(deterioration, curves, self.trained, where))
+        figures = {"bins": [curve.bins for curve in curves], "measures": [curve.measures for curve in curves]}
+        tables = [bins_table(curves), *(measures_table(curve.summary, "Read off the curve") for curve in curves)]
+        return Outcome(tables, claims, figures, self.run_set(folder).paths, [curves_plot(curves)])
 
 
 def bins_table(curves: list[CurveResult]) -> Table:
@@ -83,23 +88,45 @@ def bins_difference(curve: CurveResult, first: int, second: int) -> Estimate:
     return ratio_difference(sums[:, :, first], sums[:, :, second])
 
 
-def _improves(curve: CurveResult, trained: int, where: str) -> Claim:
-    """Section 1: the loss improves throughout the context, here in its last doubling; ``where`` begins the evidence."""
+class Change(NamedTuple):
+    """What a claim says of a curve between two numbers of visible tokens; ``words`` are those before the size."""
+
+    claim: str
+    first: int
+    last: int
+    words: str
+    size: Estimate
+    form: str
+
+
+def improvement(curve: CurveResult, trained: int) -> Change:
+    """Section 1: the loss improves throughout the context, here in its last doubling."""
     ends = [b["visible_to"] for b in curve.bins if b["visible_to"] <= trained]
     last = len(ends) - 1
     half = max((i for i, end in enumerate(ends) if end <= ends[last] / 2), default=0)
-    difference = bins_difference(curve, half, last)
-    evidence = f"{where}from {ends[half]:,} to {ends[last]:,} tokens it falls by {difference:.3f} nats"
-    return Claim.of("the loss improves throughout the training context", above(difference), evidence)
+    text = "the loss improves throughout the training context"
+    return Change(text, ends[half], ends[last], "falls", bins_difference(curve, half, last), ".3f")
 
 
-def _deteriorates(curve: CurveResult, trained: int, where: str) -> Claim:
+def deterioration(curve: CurveResult, trained: int) -> Change:
     """Section 2: beyond the training context the predictions deteriorate."""
     ends = [b["visible_to"] for b in curve.bins]
     inside = max(i for i, end in enumerate(ends) if end <= trained)
-    difference = bins_difference(curve, len(ends) - 1, inside)
-    evidence = f"{where}from {ends[inside]:,} to {ends[-1]:,} tokens it changes by {difference:+.3f}"
-    return Claim.of("beyond the training context the loss deteriorates", above(difference), evidence)
+    text = "beyond the training context the loss deteriorates"
+    return Change(text, ends[inside], ends[-1], "changes", bins_difference(curve, len(ends) - 1, inside), "+.3f")
+
+
+def curve_claim(
+    change: Callable[[CurveResult, int], Change], curves: list[CurveResult], trained: int, where: str
+) -> Claim:
+    """A claim on the curve of a model, or on those of a recipe's seeds; ``where`` begins the evidence."""
+    changes = [change(curve, trained) for curve in curves]
+    verdicts, first = [above(each.size) for each in changes], changes[0]
+    verdict = verdicts[0] if len(verdicts) == 1 else all_agree(verdicts, "seeds", LEAST_SEEDS)
+    sizes = ", ".join(format(each.size, each.form) for each in changes)
+    by = "seed by seed by" if len(changes) > 1 else "by"
+    evidence = f"{where}from {first.first:,} to {first.last:,} tokens it {first.words} {by} {sizes} nats"
+    return Claim.of(first.claim, verdict, evidence)
 
 
 class TrainingLossMisleads(CorpusMeasure, name="training_loss_misleads"):

@@ -8,7 +8,7 @@ over contexts (Fisher's transformation), which is wide over few contexts.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -46,6 +46,7 @@ class Limits(Settings):
 class RealEntropy(GivenModel, name="real_entropy"):
     """The same held-out tokens predicted from the nearest l tokens, for each context l."""
 
+    several: ClassVar = True
     show: Literal["entropy", "context", "spectra", "density", "dimension", "regimes"] = Field(
         description="the figure: loss against S_N, loss against context, eigenvalues, kernel density, loss against dimension; "
         "or the decay of the eigenvalues"

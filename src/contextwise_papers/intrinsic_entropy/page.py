@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import correlation_estimate
 from contextwise.base.tables import Cell, Column, Table, csv_text, spread, terminal
 from contextwise.reports import page
@@ -188,7 +188,7 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
     difference = f" (a difference of {between:.4f}, 95% interval over documents)" if known else ""
     sentences = [
         f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
-        f"{contexts[0]:,} token{'s' * (contexts[0] != 1)} visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it "
+        f"{counted(contexts[0], 'token')} visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it "
         f"is least with {best:,} ({losses[best].value:.4f})."
     ]
     if entropy.power is not None:

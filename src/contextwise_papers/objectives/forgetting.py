@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, as_json
+from contextwise.base.estimates import Estimate, as_json, counted
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Cell, Column, Table, terminal
 from contextwise.comparison.budgets import number_of_seeds
@@ -192,7 +192,7 @@ def _domain_table(comparison: Comparison, name: str, meaning: str, changes: Sequ
         Column("loss\n(nats/token)", "estimate"),
         Column(f"{meaning}\n(after − before)", "difference", missing=""),
     ]
-    counts = f"{comparison.documents:,} documents, {comparison.tokens:,} tokens"
+    counts = f"{counted(comparison.documents, 'document')}, {comparison.tokens:,} tokens"
     title = f"{name}: {comparison.corpus['path']}, {comparison.corpus['split']}; {counts}; 95% intervals"
     return Table(title, columns, rows)
 

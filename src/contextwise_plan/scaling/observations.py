@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.estimates import counted
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import comparable, differing_keys
 from contextwise.base.schemas import Count, built, json_schema, mismatch
@@ -202,7 +203,7 @@ def check_enough(observed: Observations) -> None:
     if len(contexts) < FEWEST_CONTEXTS:
         named = ", ".join(f"{context:.0f}" for context in contexts)
         raise DataError(
-            f"the sweep has {len(contexts)} training context{'s' * (len(contexts) > 1)} ({named}), and the law of the "
+            f"the sweep has {counted(len(contexts), 'training context')} ({named}), and the law of the "
             f"context needs {FEWEST_CONTEXTS} at least; add contexts to the sweep"
         )
     sizes = [observed.parameters[observed.size == i][0] for i in range(len(observed.sizes))]

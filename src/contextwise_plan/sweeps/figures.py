@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.base.estimates import count
+from contextwise.base.estimates import count, counted
 from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
@@ -217,7 +217,7 @@ def _not_drawn(best: Optimum) -> str:
 
 def _loss(cell: Cell) -> str:
     half = "" if cell.half_width is None else f" ± {cell.half_width:.4f}"
-    documents = f" on {cell.documents} held-out document{'s' * (cell.documents > 1)}" if cell.documents else ""
+    documents = f" on {counted(cell.documents, 'held-out document')}" if cell.documents else ""
     seeds = f", {cell.runs} seeds" if cell.runs > 1 else ", one seed"
     return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
 
@@ -297,11 +297,9 @@ def missing_sentences(data: SweepData) -> list[str]:
     finished = {state.run.id for state in data.states if state.state == "finished"}
     silent = finished - {point.run for point in data.points}
     if silent:
-        sentences.append(
-            f"{len(silent)} finished run{'s' * (len(silent) > 1)} measured no curve: {', '.join(sorted(silent))}."
-        )
+        sentences.append(f"{counted(len(silent), 'finished run')} measured no curve: {', '.join(sorted(silent))}.")
     if data.dropped:
-        sentences.append(f"{data.dropped} measurement{'s' * (data.dropped > 1)} left out: the loss is no number.")
+        sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
     return sentences
 
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.estimates import count
+from contextwise.base.estimates import count, counted
 from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports import page
@@ -59,7 +59,7 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
     contexts = data.contexts
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
     numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
-    runs, *axes = (f"{number} {what}{'s' * (number != 1)}" for what, number in numbers.items())
+    runs, *axes = (counted(number, what) for what, number in numbers.items())
     subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
     sections = [
         Section("What is missing", _missing(data)),

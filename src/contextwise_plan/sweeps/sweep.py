@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, misspelt
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import counted, listed
 from contextwise.base.files import exclusive
 from contextwise.base.progress import say
 from contextwise.base.runs import differing_keys
@@ -149,7 +149,7 @@ class Sweep(RunSet):
         known = [*notes(self.plan), *filter(None, [few_steps({run.id: run.steps for run in self.plan})])]
         if (contexts := len({run.context for run in self.plan})) < FEWEST_CONTEXTS:
             known.append(
-                f"the grid has {contexts} training context{'s' * (contexts > 1)}, and contextwise plan budget needs "
+                f"the grid has {counted(contexts, 'training context')}, and contextwise plan budget needs "
                 f"{FEWEST_CONTEXTS} at least; add contexts for a plan"
             )
         if unequal <= UNEQUAL:

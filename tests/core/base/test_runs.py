@@ -158,6 +158,14 @@ def test_a_validation_of_fewer_than_six_windows_is_not_shown(tmp_path, tokens, e
     assert (f"1.5000{shown}" in run._repr_html_()) is (shown is not None)
 
 
+def test_a_folder_without_a_run_is_said_to_have_none(tmp_path):
+    run = RunFolder(tmp_path / "none")
+    assert "no run at" in run._repr_html_()
+    for ask in (run.recipe, run.summary, run.plot, lambda: run.page(tmp_path / "page.html")):
+        with pytest.raises(CheckpointError, match=f"there is no run at {tmp_path}/none"):
+            ask()
+
+
 def test_a_run_that_stopped_early_shows_the_loss_of_its_weights(tmp_path):
     run = run_of(tmp_path, 512, examples=32)
     run.append_metrics(row("validation", 4, loss=2.5, examples=32))

@@ -14,7 +14,10 @@ from contextwise.models import load_model
 from measured import make_model
 from small import save_model
 
-CHAT = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+CHAT = (
+    "{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,12 @@ def test_an_answer_ends_at_the_last_position(client, wanted):
 def test_what_cannot_be_answered_is_told(client, changes, why):
     answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2} | changes)
     assert (answer.status_code, why in answer.json()["detail"]) == (400, True), answer.text
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "system", "content": "Be brief."}]])
+def test_messages_that_the_template_refuses_are_told(client, messages):
+    answer = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 5})
+    assert answer.status_code == 400 and answer.json()["detail"], answer.text
 
 
 def test_chats_and_responses_are_answered(client):

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contextwise.comparison.comparison import compare
+from contextwise.reports import page
+from contextwise.reports.drawing import drawn
 from contextwise.reports.runs import MOST_POINTS, Curve, difference_figure, smoothed, spikes, training_figure
 from small import write_rows
 
@@ -26,6 +28,19 @@ def test_axes_hold_tokens_time_and_flops_of_every_trace(make_run: Callable[..., 
     assert flops["x"][5] == [row["flops"] for row in points]
     assert list(figure["data"][5]["y"]) == [row["loss"] for row in points]
     assert [trace["meta"]["series"] for trace in figure["data"]] == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_drawing_shows_names_as_they_are() -> None:
+    """Plotly takes escaped texts, in which a line break is markup."""
+    title = {
+        "title": page.plain("lr<0.1 & <b>bold<br>"),
+        "tickvals": [1, 2],
+        "ticktext": ["one<br>line", page.plain("<i>")],
+    }
+    figure = page.figure([page.scatter([1, 2], [1, 2], 0, "", name="a")], xaxis=title, yaxis=title)
+    shown = drawn(figure, "a label")
+    assert shown.count(">lr&lt;0.1 &amp; &lt;b&gt;bold&lt;br&gt;</text>") == 2
+    assert shown.count(">one; line</text>") == 2 and shown.count(">&lt;i&gt;</text>") == 2
 
 
 def test_the_loss_on_an_old_corpus_is_drawn_beside_that_on_the_new_one(make_run: Callable[..., Any]) -> None:

@@ -8,18 +8,22 @@ import pyarrow as pa
 import pytest
 
 from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate
 from contextwise.data import Corpus, prepare_corpus
 from contextwise_papers.claims import share_error
 from contextwise_papers.context_scaling import section_3_optimum
 from contextwise_papers.context_scaling.section_3_optimum import OptimalContext, context_claims, optimum_plots
 from contextwise_papers.context_scaling.sections_1_2_curves import (
+    Change,
     ContextCurve,
     DocumentLengths,
     TrainingLossMisleads,
     bins_difference,
+    curve_claim,
     misleading_claims,
 )
+from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import NeedleCurves
 from contextwise_papers.item import Item, Scale
 from contextwise_plan.optimum import Cell, Landscape, Optimum
 from contextwise_plan.sweeps.points import SweepPoint
@@ -64,8 +68,32 @@ def test_a_curve_within_and_beyond_the_training_context(corpus, tmp_path):
     assert [claim.text for claim in within.claims] == ["the loss improves throughout the training context"]
     beyond = validate(ContextCurve, values | {"context": 128}, "the settings").measure(ITEM, tmp_path / "out")
     assert len(beyond.claims) == 2 and "in this one run, from 31 to 128 tokens" in beyond.claims[1].evidence
-    assert beyond.figures["bins"][-1]["visible_to"] == 128
+    assert beyond.figures["bins"][0][-1]["visible_to"] == 128
     assert len(list((tmp_path / "out/runs").iterdir())) == 1
+    two = validate(ContextCurve, values | {"seeds": [0, 1]}, "the settings").measure(ITEM, tmp_path / "out")
+    assert len(two.runs) == len(two.figures["bins"]) == 2 and len(two.tables) == 3
+    assert two.figures["bins"][0] != two.figures["bins"][1]
+    assert two.claims[0].holds is None and "takes 3 seeds or more" in two.claims[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("lows", "holds", "reason"),
+    [([0.1], True, ""), ([0.1, 0.1, 0.1], True, ""), ([0.1, 0.1, -0.1], None, "2 of 3 seeds decide it")],
+)
+def test_a_claim_on_curves_is_decided_where_all_seeds_agree(lows, holds, reason):
+    curves = [Estimate(0.2, low, 0.3) for low in lows]
+    claim = curve_claim(lambda curve, trained: Change("c", 31, trained, "falls", curve, ".1f"), curves, 64, "here, ")
+    assert (
+        claim.holds is holds
+        and claim.evidence.startswith("here, from 31 to 64 tokens it falls ")
+        and reason in claim.evidence
+    )
+    assert ("seed by seed by 0.2 [0.1, 0.3], 0.2" in claim.evidence) is (len(lows) > 1)
+
+
+def test_seeds_of_an_item_that_measures_one_model_are_refused():
+    with pytest.raises(ConfigError, match="seeds has 2, but this item measures one model; give one seed"):
+        validate(NeedleCurves, {"recipe": recipe(), "seeds": [0, 1]}, "the settings")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, DataError, one_line
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, counted
 from contextwise.base.files import (
     KeptPath,
     atomic_directory,
@@ -74,9 +74,8 @@ class Result(Viewed):
         line = f"{self.measure} of {Path(self.summary['model']).name}{f' on {data}' if data else ''}"
         loss = self.summary.get("loss")
         if isinstance(loss, dict) and loss.get("value") is not None:
-            line += (
-                f": loss {Estimate.from_dict(loss):.4f} nats per token, over {self.summary['documents']:,} documents"
-            )
+            documents = counted(self.summary["documents"], "document")
+            line += f": loss {Estimate.from_dict(loss):.4f} nats per token, over {documents}"
         return line
 
     def table_of(self, name: str) -> "pa.Table":

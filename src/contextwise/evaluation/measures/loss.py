@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
+from contextwise.base.estimates import Estimate, counted
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
@@ -121,7 +121,7 @@ def heading(summary: dict[str, Any], further: str = "") -> str:
     """The documents of an evaluation, and how they were scored; ``further`` are sentences of another measure."""
     context, stride = summary["settings"]["context"], summary["settings"]["stride"]
     text = (
-        f"{summary['model']} on {summary['label']}: {summary['documents']:,} document{'s' * (summary['documents'] != 1)}, "
+        f"{summary['model']} on {summary['label']}: {counted(summary['documents'], 'document')}, "
         f"{summary['tokens']:,} tokens; windows of {context:,}, stride {stride:,}: "
         f"each token is predicted from {context - stride:,} tokens or more, or from all before it in its document."
     )

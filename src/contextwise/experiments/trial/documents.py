@@ -7,7 +7,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count, listed
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, listed
 from contextwise.base.intervals import effective_number
 from contextwise.base.progress import say
 from contextwise.base.schemas import Count, Number
@@ -87,7 +87,7 @@ class ScoredDocuments:
         search = f", {len(self.searched)} of them for the rates" if len(self.searched) else ""
         fix = " and --deduplicate 0.8, or keep them (near_copies: keep)" if left_out else ""
         fix = f"prepare the corpus again with a larger --validation{fix}"
-        held = f"holds out {self.count} document{'s' * (self.count != 1)}"
+        held = f"holds out {counted(self.count, 'document')}"
         if self.count < len(self.held_out):
             held, fix = f"is scored on {self.count} held-out documents (limit)", f"raise limit, or {fix}"
         raise DataError(

@@ -165,10 +165,11 @@ class ChosenRate:
     def _lead_in_words(self) -> str:
         if self.lead is None:
             return "The rates next to the best one diverged or were not tried."
-        return (
-            f"At the best rate the loss is lower than at the rates next to it, by {self.lead:.4f} nats "
-            f"({self.lead_in_margins:.1f} margins) or more."
-        )
+        size = f"{self.lead:.4f} nats ({self.lead_in_margins:.1f} margins)"
+        if self.at_edge:
+            edge = "lowest" if self.optima[-1].leads[0] is None else "highest"
+            return f"At the best rate, the {edge} that was tried, the loss is lower than at the next one, by {size}."
+        return f"At the best rate the loss is lower than at the rates next to it, by {size} or more."
 
     @property
     def _move_in_words(self) -> str:

@@ -6,6 +6,7 @@ from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
+from contextwise.base.estimates import counted
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work
 
@@ -57,7 +58,7 @@ class Rescore(Measure):
         lists = summary["lists"]
         contexts = f" ({summary['with_contexts']:,} with contexts)" if summary["takes_contexts"] else ""
         heading = (
-            f"{summary['model']}: {summary['candidates']:,} candidates in {lists:,} list{'s' * (lists != 1)}{contexts}. "
+            f"{summary['model']}: {summary['candidates']:,} candidates in {counted(lists, 'list')}{contexts}. "
             f"In {summary['changed']:,} of them the best is not the one that stood first."
         )
         numbers = Column("log P", "estimate", ".2f"), Column("per token", "estimate", ".3f")
@@ -67,7 +68,7 @@ class Rescore(Measure):
             name, text = _cut(str(best["id"]), 16), _cut(" ".join(best["text"].split()), 30)
             rows.append([name, best["index"] + 1, best["log_probability"], best["per_token"], text])
         shown = len(rows)
-        further = [f"and {lists - shown:,} more list{'s' * (lists - shown != 1)}"] if lists > shown else []
+        further = [f"and {counted(lists - shown, 'more list')}"] if lists > shown else []
         return terminal(Text(heading), Table("", columns, rows), *further)
 
 
