@@ -19,7 +19,7 @@ from contextwise.base.tables import Row, spread
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import read_observations, read_table, write_table
 from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
-from contextwise_plan.sweeps.page import optima_table, runs_table, write_sweep_page
+from contextwise_plan.sweeps.page import optima_table, runs_table, sweep_tables, write_sweep_page
 from contextwise_plan.sweeps.page_data import CurveLine, SweepData, per_byte_where_needed
 from html_pages import HOSTILE, Page
 from small import write_rows
@@ -106,6 +106,28 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
     said = " ".join(landscapes["tokens"]["sentences"][-1])
     assert "Not measured at this budget, and not drawn: pico with 512; nano with 1,024." in said
+    data = SweepData(sweep.path)
+    landscape = next(one for one in data.landscapes if one.unit == "tokens")
+    steps, table = len(landscape.budgets), optima_table(data, landscape)
+    some = [
+        (row[1 + i], landscape.optima[step].get(size))
+        for row, step in zip(table.rows, spread(range(steps), len(table.rows)), strict=True)
+        for i, size in enumerate(("pico", "nano"))
+        if isinstance(row, list)
+    ]
+    assert {(cell is None, best is not None and best.decided) for cell, best in some} == {(True, False), (False, True)}
+    listed = {
+        (row["size"], float(row["budget"]))
+        for row in rows(sweep_tables(data)["optimal-context"])
+        if row["unit"] == "tokens"
+    }
+    decided = {
+        (size, float(budget))
+        for budget, optima in zip(landscape.budgets, landscape.optima, strict=True)
+        for size, best in optima.items()
+        if best.decided
+    }
+    assert listed == decided
 
 
 def test_intervals_of_the_runs_are_those_of_documents_of_unequal_size(tmp_path: Path) -> None:

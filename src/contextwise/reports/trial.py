@@ -106,7 +106,10 @@ def rate_table(result: TrialResult) -> Table:
         margins,
         "",
     ]
-    return Table(title, columns, rows, [each.sentence for each in result.chosen_rates])
+    arms: dict[str, list[str]] = {}
+    for rate in result.chosen_rates:
+        arms.setdefault(rate.sentence, []).append(rate.arm)
+    return Table(title, columns, rows, [f"{listed(names)}: {sentence}" for sentence, names in arms.items()])
 
 
 def length_table(lengths: Sequence[Length], parameters: dict[str, int], equal: str) -> Table:
@@ -127,17 +130,21 @@ def length_table(lengths: Sequence[Length], parameters: dict[str, int], equal: s
 
 
 def cost_table(result: TrialResult) -> Table:
-    """Planned and median training time of each arm's runs, and the mean loss over the seeds."""
+    """Median training time of each arm's runs, and the mean loss over the seeds."""
     rows: list[list[Cell]] = []
     for each in result.lengths:
         losses = result.losses.get(each.arm, {}).get(each.budget, [])
         mean = sum(losses) / len(losses) if losses else None
         times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
         time = statistics.median(times) if times else None
-        rows.append([_at(each, result.budgets), each.seconds, time, len(losses), mean])
-    columns = [Column("arm"), Column("planned", "duration"), Column("trained", "duration")]
-    columns += [Column("seeds", "integer"), Column("loss", "estimate", ".4f")]
-    return Table("The time of a run, by the steps that were timed and as it was, and the mean loss:", columns, rows)
+        rows.append([_at(each, result.budgets), time, len(losses), mean])
+    columns = [
+        Column("arm"),
+        Column("trained", "duration"),
+        Column("seeds", "integer"),
+        Column("loss", "estimate", ".4f"),
+    ]
+    return Table("The median training time of a run, and the mean loss:", columns, rows)
 
 
 def _at(length: Length, budgets: Sequence[int]) -> tuple[str, str]:

@@ -240,7 +240,7 @@ def sweep_verdict(data: SweepData) -> list[str]:
         sentences.append(
             f"With {budget_words(landscape.unit, landscape.budgets[step])}, {neighbours}{best.cell.size} trained with a "
             f"context of {in_tokens(best.cell.context)} reaches the lowest best-context loss, {_loss(best.cell)}, "
-            "read off between points that were measured."
+            "read off the line through its measurements."
         )
         sentences += [] if best.shown else [f"This is not an overall optimum: {_not_drawn(best)}."]
         ends = {sizes[0]: ("smallest", "smaller"), sizes[-1]: ("largest", "larger")} if len(sizes) > 1 else {}

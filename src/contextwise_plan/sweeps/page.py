@@ -206,7 +206,7 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
         row: list[Cell] = [budget_words(landscape.unit, landscape.budgets[step])]
         for size in data.sizes:
             best = landscape.optima[step].get(size)
-            if best is None:
+            if best is None or not best.decided:  # the lowest of those that happen to be measured here
                 row.append(None)
                 continue
             context = in_tokens(best.cell.context)
@@ -216,8 +216,8 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
         rows.append(row)
     title = (
         "Training context with the lowest best-context loss at some budgets, and the loss in nats per token; in brackets where "
-        "the sweep does not show that it is best: a context beside it was not measured at that budget, it is the shortest or "
-        "longest that was tried, or the noise is too large."
+        "the sweep does not show that it is best: it is the shortest or longest that was tried, or the noise is too large. No "
+        "context where one beside it was not measured at that budget."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
 
@@ -249,11 +249,13 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
             at = [landscape.unit, budget]
             losses += [[*at, *cell.row] for cell in landscape.cells[step]]
             for size, best in landscape.optima[step].items():
+                if not best.decided:  # the lowest of those that happen to be measured here
+                    continue
                 noise = " ".join(map(str, best.within_noise))
                 chosen = [*at, *best.cell.row[:4], _yes(best.inside), best.edge, noise]
                 contexts.append([*chosen, landscape.contexts[size][step]])
             overall = landscape.overall[step]
-            if overall is not None:
+            if overall is not None and overall.decided:
                 cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
                 pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.inside), *smoothed])
     tables = {

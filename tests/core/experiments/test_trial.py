@@ -1069,7 +1069,9 @@ def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_pa
 def test_short_runs_of_a_search_have_a_warning_of_their_own(corpus_folder, tmp_path):
     plan = Trial(three(corpus_folder, tmp_path / "search", tokens=6400, rates="search")).plan()
     assert plan.warning == ""
-    assert any(note.startswith("The short runs of the search over rates: fewer than 100") for note in plan.notes)
+    assert any(
+        note.startswith("The runs of the search over rates have 25 steps: the best rates") for note in plan.notes
+    )
 
 
 def test_a_batch_that_grows_takes_more_steps(corpus_folder, tmp_path):

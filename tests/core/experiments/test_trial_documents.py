@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.trial import Trial, TrialSettings
 from contextwise.experiments.trial import documents as documents_module
 from contextwise.experiments.trial.arms import total_nats
+from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.reports.trial import plan_tables, trial_page, trial_tables
 from small import WORDS, write_rows
 from small_trials import RECIPE, small_trial
@@ -84,6 +86,20 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
     html = trial_page(result, "arms: {}", "").render()
     for shown in (words_of(trial_tables(result)), words_of(plan_tables(plan, "flops")), html, " ".join(result.notes)):
         assert found in shown and "They are left out of the search and the decision" in shown and heavy in shown
+
+
+@pytest.mark.parametrize(
+    ("metadata", "named"),
+    [
+        ({"id": 7, "meta.title": "A  title\nof two lines"}, 'no. 14, "A title of two lines"'),
+        ({"document_hash": "ab", "id": 7}, 'no. 14, "7"'),
+        ({"document_hash": "ab", "title": None}, "no. 14"),
+        ({}, "no. 14"),
+    ],
+)
+def test_a_document_is_named_by_its_metadata(metadata, named):
+    held_out = SimpleNamespace(columns=list(metadata), metadata=lambda number: metadata)
+    assert ScoredDocuments._named(SimpleNamespace(held_out=held_out), 14) == named
 
 
 def test_near_copies_may_be_kept_which_is_another_question(result, copies, tmp_path):

@@ -183,10 +183,12 @@ class Arms:
                     "runs or smaller steps are closer."
                 )
         if shares := self.search_shares:
-            shortest = [length for length in lengths if length.budget == self.budgets[0]]
-            searched = {f"{each.arm}'s": self.search_steps(each, shares[-1]) for each in shortest}
-            if warning := few_steps(searched):
-                notes.append(f"The short runs of the search over rates: {warning[0].lower()}{warning[1:]}")
+            searched = [self.search_steps(each, shares[-1]) for each in lengths if each.budget == self.budgets[0]]
+            if min(searched) < FEWEST_STEPS:
+                notes.append(
+                    f"The runs of the search over rates have {min(searched)} steps: the best rates of so short runs may not be "
+                    "those of whole ones (rates.shares=[1] searches with whole runs)."
+                )
         times = max(each.epochs for each in lengths)
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")

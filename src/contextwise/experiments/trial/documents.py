@@ -6,7 +6,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, one_line
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, listed
 from contextwise.base.intervals import effective_number
 from contextwise.base.progress import say
@@ -21,6 +21,8 @@ SEARCH_SHARE = 4
 """One document in so many, at the start, is for the search over rates."""
 HEAVY, TIMES = 0.1, 2
 """A document that holds this share of the tokens, and so many times an equal share, is named in a note."""
+NAMES = ("title", "name", "path", "file", "url", "id")
+"""Metadata by which a document is named in a note, the first of those that it has."""
 MANY_TOKENS = 20_000_000
 """Training tokens with which held-out documents are compared without a message."""
 
@@ -144,6 +146,13 @@ class ScoredDocuments:
         """The number of documents of equal size that weigh as much as those of the decision."""
         return effective_number(self._sizes)
 
+    def _named(self, number: int) -> str:
+        """A document by its number, and by the first of :data:`NAMES` that its metadata have: no. 14, "Robert Boulter"."""
+        by_name = {column.rpartition(".")[2]: column for column in reversed(self.held_out.columns)}
+        column = next((by_name[name] for name in NAMES if name in by_name), None)
+        value = None if column is None else self.held_out.metadata(number)[column]
+        return f"no. {number}" + (f', "{one_line(value, 60)}"' if isinstance(value, str | int) else "")
+
     @property
     def notes(self) -> list[str]:
         """Which documents copy training text, and which of those of the decision weigh much."""
@@ -156,14 +165,14 @@ class ScoredDocuments:
                 fate = f"left out of the search and the decision (near_copies: keep keeps {'it' if one else 'them'})"
             notes.append(
                 f"{len(copies)} of {self.count} held-out documents {share} half or more of {their} "
-                f"{copied_length(self.trained)}-grams of tokens with the training text (no. {most} most, "
+                f"{copied_length(self.trained)}-grams of tokens with the training text ({self._named(most)} most, "
                 f"{copies[most]:.0%}). {they} {fate}."
             )
         shares = self._sizes / self._sizes.sum()
         heavy = np.flatnonzero((shares >= HEAVY) & (shares * len(shares) >= TIMES))
         if len(heavy):
             order = heavy[np.argsort(-shares[heavy], kind="stable")]
-            named = listed([f"no. {self.decided[i]} ({shares[i]:.0%} of the tokens)" for i in order])
+            named = listed([f"{self._named(int(self.decided[i]))} ({shares[i]:.0%} of the tokens)" for i in order])
             notes.append(
                 f"Of the {len(shares)} documents that decide, {named} dominate{'s' * (len(heavy) == 1)} the result: "
                 f"the effective number of documents (of equal size, Kish 1965) is {self._effective:.1f}."

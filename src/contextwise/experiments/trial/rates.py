@@ -157,19 +157,9 @@ class ChosenRate:
 
     @property
     def sentence(self) -> str:
-        """How much lower the loss is at the best rate, how that rate changes with the run length, and the full-length rate."""
+        """How the best rate changes with the run length, and the rate of full-length runs."""
         full = f"Full-length runs ({self.steps:,} steps) use {_times(self.factor)}."
-        return " ".join(filter(None, (f"{self.arm}:", self._lead_in_words, self._move_in_words, full)))
-
-    @property
-    def _lead_in_words(self) -> str:
-        if self.lead is None:
-            return "The rates next to the best one diverged or were not tried."
-        size = f"{self.lead:.4f} nats ({self.lead_in_margins:.1f} margins)"
-        if self.at_edge:
-            edge = "lowest" if self.optima[-1].leads[0] is None else "highest"
-            return f"At the best rate, the {edge} that was tried, the loss is lower than at the next one, by {size}."
-        return f"At the best rate the loss is lower than at the rates next to it, by {size} or more."
+        return " ".join(filter(None, (self._move_in_words, full)))
 
     @property
     def _move_in_words(self) -> str:
