@@ -129,7 +129,8 @@ def measure(
             if name in commands:
                 raise ConfigError(f"{name!r} is a command only; type contextwise measure {name}")
             raise ConfigError(f"there is no measure {name!r}; {did_you_mean(name, sorted({*known, *commands}))}")
-        name = validate(known[name], settings, f"contextwise.measure({name!r})")
+        called = f"contextwise.{name}" if name in globals() else f"contextwise.measure({name!r})"
+        name = validate(known[name], settings, called)
     elif settings:
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
     source: Any = str(model.path) if isinstance(model, RunFolder) else model

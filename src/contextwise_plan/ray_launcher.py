@@ -41,6 +41,11 @@ LEAVE_SECONDS = 120.0
 """Time that runs have to save after a request to stop."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its class if it has none; a message of Ray ends in a trace."""
+    return one_line(str(error).strip().partition("\n")[0]) or type(error).__name__
+
+
 class RaySettings(ExecutorSettings):
     """Where runs are trained: in tasks of a Ray cluster. Changes no result."""
 
@@ -99,7 +104,7 @@ class RayExecutor:
                         signal.signal(number, handler)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
-                    f"no Ray cluster answers at {address}: {one_line(error)}; start one with ray start --head, or "
+                    f"no Ray cluster answers at {address}: {first_line(error)}; start one with ray start --head, or "
                     "leave --address out"
                 ) from error
             if not address:
@@ -147,7 +152,7 @@ class RayExecutor:
             try:
                 outcome = Outcome(*self.ray.get(reference))
             except (self.ray.exceptions.RayError, KeyboardInterrupt) as error:
-                outcome = Outcome(1, f"Ray lost the run: {one_line(error) or type(error).__name__}")
+                outcome = Outcome(1, f"Ray lost the run: {first_line(error)}")
             ended.append((run, outcome))
         return ended
 

@@ -18,10 +18,12 @@ from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
 
 PANEL = "Choose"
+STARTING = 10
+"""Seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve."""
 if TYPE_CHECKING:
+    from contextwise.experiments.run_set import RunSet
     from contextwise_plan.scaling.observations import Observations
     from contextwise_plan.scaling.planning import Budget
-    from contextwise_plan.sweeps.sweep import Sweep
 
 
 def sweep(
@@ -80,14 +82,17 @@ def sweep(
     _list_runs(planned, as_json)
     if not as_json:
         show(*(f"note: {note}" for note in planned.notes))
-        if sweep_settings.executor.kind == "local" and planned.count()["finished"] < len(planned.plan):
+        missing = len(planned.plan) - planned.count()["finished"]
+        if sweep_settings.executor.kind == "local" and missing:
+            steps = planned.seconds_left()
+            least, most = (steps + missing * each / sweep_settings.executor.jobs for each in (STARTING, 60))
             show(
-                f"The training steps of the missing runs take about {duration(planned.seconds_left())} on this machine. Each "
-                "run also starts a process and measures its curve: seconds to a minute, most of the time of small runs."
+                f"The missing runs take about {duration(least)} to {duration(most)} on this machine: {duration(steps)} of "
+                f"training steps, and {STARTING} s to a minute each to start a process and to measure its curve."
             )
 
 
-def _list_runs(sweep: "Sweep", as_json: bool) -> None:
+def _list_runs(sweep: "RunSet", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
     from contextwise_plan.sweeps.listing import SweepJson, plan_table
 
@@ -121,9 +126,18 @@ def transfer(
         list[str] | None,
         set_option("A setting in place of the recipe's: --set training.parametrization=mup. Repeatable."),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        Option(help="The prepared corpus: --set data.corpus=PATH.", metavar="<path>", show_default="the recipe's"),
+    ] = None,
     jobs: Annotated[int, Option(help="Runs at a time.")] = 1,
     out: Annotated[Path | None, Option(help="Folder of the runs.", show_default="transfer/NAME")] = None,
-    as_json: Annotated[AsJson, Prints("contextwise_plan.transfer:Transfer")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
+    ] = False,
+    as_json: Annotated[
+        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.listing:SweepJson")
+    ] = False,
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
 
@@ -142,9 +156,13 @@ def transfer(
     }
     from contextwise_plan.transfer_settings import load_transfer
 
-    loaded = load_transfer(values, settings or [])
-    from contextwise_plan.transfer import run_transfer, transfer_tables
+    overrides = [*(settings or []), *([] if corpus is None else [f"data.corpus={json.dumps(corpus)}"])]
+    loaded = load_transfer(values, overrides)
+    from contextwise_plan.transfer import run_transfer, search_runs, transfer_tables
 
+    if dry_run:
+        _list_runs(search_runs(loaded), as_json)
+        return
     result = run_transfer(loaded)
     write_json(loaded.folder / "transfer.json", json_values(result), "the result")
     show_values(result, as_json, *transfer_tables(result), *result.sentences)

@@ -10,7 +10,7 @@ import pytest
 
 from contextwise.base.errors import ConfigError
 from contextwise.experiments.executors import train_run
-from contextwise_plan.ray_launcher import RayExecutor, RaySettings
+from contextwise_plan.ray_launcher import RayExecutor, RaySettings, first_line
 from contextwise_plan.sweeps.sweep import run_sweep
 from sweeping import long_enough, same_as_alone, wait_for_checkpoint
 
@@ -30,6 +30,11 @@ def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch
 def test_a_node_that_does_not_see_the_folder_reports_it(tmp_path):
     status, reason = train_run(str(tmp_path / "elsewhere"), "a")
     assert status == 2 and "its runs need a file system that all nodes share" in reason
+
+
+def test_an_error_of_ray_without_a_message_is_named():
+    assert first_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert first_line(RuntimeError("\n the node died \nTraceback")) == "the node died"
 
 
 def test_a_missing_cluster_is_refused(claimed, monkeypatch):

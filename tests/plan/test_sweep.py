@@ -28,7 +28,8 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     assert "2 runs (2 missing), 3.07k tokens," in words
     assert "note: all runs have one model size (nano-layers1-width16-heads2)" in words
     assert re.search(
-        r"The training steps of the missing runs take about [\d.]+ (ms|s) on this machine\. Each run also", words
+        r"The missing runs take about [\d.]+ s to [\d.]+ min on this machine: [\d.]+ (ms|s) of training steps, and 10 s",
+        words,
     )
 
     assert contextwise("plan sweep tiny.yaml")[:2] == (0, "sweeps/tiny\n")

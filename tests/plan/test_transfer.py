@@ -137,6 +137,10 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypa
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
     (contextwise.folder / "small.yaml").write_text(yaml.safe_dump(recipe))
     line = "plan transfer small.yaml --widths 16,32 --factors 1e-4,0.01,1e30 --seeds 2 --to 128 --out out"
+    dry = f"{line} --corpus {corpus_folder} --dry-run"
+    assert "12 runs (12 missing)" in contextwise.words(dry)
+    assert len(json.loads(contextwise(dry, "--json")[1])["runs"]) == 12 and not (contextwise.folder / "out").exists()
+    contextwise.refused(f"{line} --corpus nowhere --dry-run", "there is no corpus at nowhere")
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)

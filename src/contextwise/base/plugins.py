@@ -81,7 +81,9 @@ def feature(point: EntryPoint) -> Any:
         if package in (PROJECT, ""):
             raise
         what = f"{type(error).__name__}: {one_line(error)}"
-        say_once(f"note: {point.name!r} of the package {package} cannot be imported ({what}); update or uninstall it")
+        say_once(
+            f"note: {point.name!r} of the package {package} cannot be imported ({what}); mend, update or uninstall it"
+        )
         return None
 
 

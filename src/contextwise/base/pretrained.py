@@ -122,6 +122,10 @@ def failure_reason(error: Exception) -> str:
         return str(error)
     if "trust_remote_code" in str(error):
         return UNTRUSTED
+    if "no file named" in str(error):
+        return "it has no model.safetensors; weights are read from safetensors alone, so save them with save_pretrained"
+    if type(error).__name__ == "SafetensorError":
+        return f"a file of its weights is damaged or cut short ({one_line(error)}); copy or save it again"
     if isinstance(error, KeyError):  # whose message is the key alone
         return f"{one_line(error)} is not known to transformers, or is missing"
     return one_line(error, 300)

@@ -412,7 +412,10 @@ def _load_local(path: Path) -> Any:
             return _from_files(folder / "tokenizer.json")
         if (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
             return _from_files(folder / "vocab.json", folder / "merges.txt")
-    raise DataError(f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it")
+    raise DataError(
+        f"{path} holds no tokenizer: neither tokenizer.json nor vocab.json with merges.txt exists in it; save "
+        "one there (tokenizer.save_pretrained)"
+    )
 
 
 def _from_files(file: Path, merges: Path | None = None) -> Any:

@@ -29,7 +29,7 @@ from contextwise.decisions.rows import Losses, read_losses
 LOOKED = "looked.json"
 MARGIN = 0.01
 LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
-SEEDS_ALONE = "over seeds alone"
+SEEDS_ALONE = "by the means of the runs"
 
 
 class Looked(TypedDict):

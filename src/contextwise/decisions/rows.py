@@ -192,7 +192,9 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         # Arrow counts from 0.
         why = re.sub(r"(?<=in row )\d+", lambda row: str(int(row[0]) + 1), one_line(error))
-        raise DataError(f"{path} cannot be read: {why}; give a row for each document of a run") from None
+        raise DataError(
+            f"{path} cannot be read: {why}; give a row for each document of a run, each column of one type"
+        ) from None
     raise DataError(
         f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of them or of lm_eval --log_samples, a "
         "log of Inspect, or a run of W&B or TensorBoard"

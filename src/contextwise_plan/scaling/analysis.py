@@ -329,7 +329,7 @@ class Analysis:
 def _measured(observed: Observations) -> str:
     """What the sweep shows without a law, for errors."""
     said = " ".join(observed.landscape().findings())
-    return f"; measured, without a law: {said}" if said else ""
+    return f". Measured, without a law: {said}" if said else ""
 
 
 def _check_context_matters(scores: list[Score], observed: Observations) -> None:
@@ -345,6 +345,6 @@ def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     if blind.error <= seeing.error:
         raise DataError(
             "the sweep does not show what a longer training context is worth: a law that leaves it out predicts held-out runs "
-            f"as well (error of ln L {blind.error:.4f} against {seeing.error:.4f}); add contexts, seeds or "
+            f"as well (error of ln L {blind.error:.3g} against {seeing.error:.3g}); add contexts, seeds or "
             f"tokens{_measured(observed)}"
         )

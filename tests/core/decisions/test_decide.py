@@ -210,7 +210,7 @@ def test_steps_questions_bytes_and_whole_runs():
     assert answered.comparisons[0].last.fixed.value == pytest.approx(-0.3)
     whole = pd.DataFrame({"arm": ["a", "a", "b", "b"], "seed": [0, 1, 0, 1], "loss": [3.0, 3.1, 2.9, 3.05]})
     alone = decide(whole)
-    assert alone.sentences[0].startswith("Undecided after 2 seeds over seeds alone: b − a = −0.0750 loss")
+    assert alone.sentences[0].startswith("Undecided after 2 seeds by the means of the runs: b − a = −0.0750 loss")
     with pytest.raises(ConfigError, match="documents is random, but these losses are means of whole runs"):
         decide(whole, documents="random")
 
@@ -433,7 +433,7 @@ def test_final_losses_of_trackers(tmp_path):
     result = decide(sources, "base")
     assert (result.unit, result.held_out) == ("loss", {"documents": 0, "tokens": 0})
     assert result.sentences[0].startswith("new is better than base: −0.09")
-    assert "after 5 seeds over seeds alone" in result.sentences[0]
+    assert "after 5 seeds by the means of the runs" in result.sentences[0]
     several = tmp_path / "several"
     several.mkdir()
     (several / "wandb-summary.json").write_text('{"val/loss": 3.0, "test/loss": 3.1}')
