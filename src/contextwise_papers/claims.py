@@ -320,7 +320,8 @@ def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict
         if True in found and False in found:
             return undecided(f"the {what} do not agree")
         if None in found and len(set(found)) > 1:
-            return undecided(f"{len(found) - found.count(None)} of {len(found)} {what} decide it")
+            deciding = len(found) - found.count(None)
+            return undecided(f"{deciding} of {len(found)} {what} decide{'s' * (deciding == 1)} it")
         return Verdict(every[0].holds, every[0].reason)
 
     every = list(verdicts)

@@ -152,7 +152,6 @@ def arm_of(width: int, factor: float) -> str:
 def search(settings: TransferSettings) -> np.ndarray:
     """Losses of finished runs: (widths, factors, seeds), infinite where a run diverged; what is missing is trained."""
     runs = search_runs(settings)
-    runs.warn_of_few_steps()
     runs.train_missing(settings.executor.processes, may_diverge=True)
 
     def loss(run: RunFolder) -> float:
@@ -188,9 +187,7 @@ def run_transfer(settings: TransferSettings) -> Transfer:
         ConfigError, DataError, CheckpointError: the input is at fault, or the folder holds another transfer.
         TrainingError: every run diverged.
     """
-    _claim(settings)
-    if len(settings.widths) == 1:
-        say("note: one width has no slope: its best factor follows from the search, and no rate of another width")
+    _write(settings, planned_runs(settings))
     recipes = {width: recipe_at(settings, width) for width in settings.widths}
     activations, losses_WFS = coordinates(recipes, settings.steps, settings.check_seeds), search(settings)
     if not np.isfinite(losses_WFS).any():
@@ -198,8 +195,8 @@ def run_transfer(settings: TransferSettings) -> Transfer:
     return fitted(settings, activations, losses_WFS)
 
 
-def _claim(settings: TransferSettings) -> None:
-    """Write settings and plan into the folder; refuse one with other files, or with a transfer of another recipe."""
+def planned_runs(settings: TransferSettings) -> RunSet:
+    """The runs of the search, with notes; a ConfigError if the folder has other files, or a transfer of another recipe."""
     folder, runs = Question(settings.folder, "transfer"), search_runs(settings)
     inputs = dict(runs.runs[0].inputs)
     if folder.exists:
@@ -211,7 +208,16 @@ def _claim(settings: TransferSettings) -> None:
                 f"{folder.path} holds the transfer of another recipe (it differs in {', '.join(sorted(different)[:6])}); "
                 "choose another folder with --out"
             )
-    plan = {"inputs": inputs, "runs": [asdict(run) for run in runs.plan]}
+    if len(settings.widths) == 1:
+        say("note: one width has no slope: its best factor follows from the search, and no rate of another width")
+    runs.warn_of_few_steps()
+    return runs
+
+
+def _write(settings: TransferSettings, runs: RunSet) -> None:
+    """Write settings and plan into the folder."""
+    folder = Question(settings.folder, "transfer")
+    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
     folder.write(settings.model_dump(mode="json", exclude={"output"}), plan)
 
 

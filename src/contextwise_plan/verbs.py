@@ -85,7 +85,8 @@ def sweep(
         missing = len(planned.plan) - planned.count()["finished"]
         if sweep_settings.executor.kind == "local" and missing:
             steps = planned.seconds_left()
-            least, most = (steps + missing * each / sweep_settings.executor.jobs for each in (STARTING, 60))
+            starts = math.ceil(missing / sweep_settings.executor.jobs)  # one after another
+            least, most = (steps + starts * each for each in (STARTING, 60))
             show(
                 f"The missing runs take about {duration(least)} to {duration(most)} on this machine: {duration(steps)} of "
                 f"training steps, and {STARTING} s to a minute each to start a process and to measure its curve."
@@ -158,10 +159,10 @@ def transfer(
 
     overrides = [*(settings or []), *([] if corpus is None else [f"data.corpus={json.dumps(corpus)}"])]
     loaded = load_transfer(values, overrides)
-    from contextwise_plan.transfer import run_transfer, search_runs, transfer_tables
+    from contextwise_plan.transfer import planned_runs, run_transfer, transfer_tables
 
     if dry_run:
-        _list_runs(search_runs(loaded), as_json)
+        _list_runs(planned_runs(loaded), as_json)
         return
     result = run_transfer(loaded)
     write_json(loaded.folder / "transfer.json", json_values(result), "the result")
@@ -267,6 +268,7 @@ def budget(
     )
     if table is not None:  # before the plan, which takes minutes and may be refused
         write_table(observations, table, sweep)
+        say(f"written to {table}")
     values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:
@@ -281,8 +283,6 @@ def budget(
         tables += [hindcast_tables(compared), *([law_tables(compared.analysis)] if details else [])]
     tables += [] if details else [" --details shows more, --json everything."] * bool(tables)
     show_values(values, as_json, *tables)
-    if table is not None:
-        (say if as_json else show_line)(f"written to {table}")
 
 
 def _budget(

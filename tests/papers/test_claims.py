@@ -113,6 +113,7 @@ def test_repetitions_decide_where_they_agree_and_are_enough():
     assert all_agree([YES, NO], "seeds") == undecided("the seeds do not agree")
     assert all_agree([YES, OPEN, NO], "seeds") == undecided("the seeds do not agree")
     assert all_agree([YES, OPEN, YES], "seeds") == undecided("2 of 3 seeds decide it")
+    assert all_agree([OPEN, OPEN, NO], "seeds") == undecided("1 of 3 seeds decides it")
     assert all_agree([OPEN], "seeds") == OPEN
     assert all_agree([YES], "seeds", least=2) == undecided("it takes 2 seeds or more, and there are 1")
     assert all_agree([], "seeds").holds is None

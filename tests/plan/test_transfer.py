@@ -172,7 +172,8 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypa
     assert status == 2 and "out holds the transfer of another recipe (it differs in training.parametrization)" in errors
     (contextwise.folder / "notes").mkdir()
     (contextwise.folder / "notes/mine.txt").write_text("mine")
-    contextwise.refused(line.replace("--out out", "--out notes"), "notes is not empty and holds no transfer")
+    for dry in ("", " --dry-run"):
+        contextwise.refused(line.replace("--out out", f"--out notes{dry}"), "notes is not empty and holds no transfer")
 
 
 def checked(settings):

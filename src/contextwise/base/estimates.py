@@ -184,22 +184,22 @@ class Estimate:
         """Format the interval as ``[low, high]``, or return ``missing`` without an interval."""
         if self.low is None or self.high is None:
             return missing
-        return f"[{self._limit(self.low, form)}, {self._limit(self.high, form)}]"
+        return f"[{self.shown(self.low, form)}, {self.shown(self.high, form)}]"
 
-    def _limit(self, limit: float, form: str) -> str:
-        """Format a limit, with further decimals where it would read as zero although the interval excludes zero."""
-        text, wanted = written(limit, form), DECIMALS.fullmatch(PRECISIONS.get(form, form))
-        if wanted is None or not self.decided or not 1e-12 < abs(limit) < 1:
+    def shown(self, number: float, form: str = "number") -> str:
+        """Format the value or a limit, with further decimals where it would read as zero and the interval excludes zero."""
+        text, wanted = written(number, form), DECIMALS.fullmatch(PRECISIONS.get(form, form))
+        if wanted is None or not self.decided or not 1e-12 < abs(number) < 1:
             return text
         sign, decimals, kind = wanted.groups()
         for more in range(int(decimals) + 1, 16):
             if any(digit in text for digit in "123456789"):
                 break
-            text = written(limit, f"{sign}.{more}{kind}")
+            text = written(number, f"{sign}.{more}{kind}")
         return text
 
     def __format__(self, form: str) -> str:
-        return f"{written(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
+        return f"{self.shown(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
     def to_dict(self) -> EstimateJson:
         """``{"value", "low", "high"}``; of an interval also its method, counts and parts, its degrees of freedom if they are
@@ -278,7 +278,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 """Named formats, in addition to Python's format specifications."""
 PRECISIONS = {"number": ".4f", "percent": ".1%", "change": "+.1%"}
 """Python's specifications of named formats, for small numbers."""
-DECIMALS = re.compile(r"(\+?)\.(\d+)([f%])")
+DECIMALS = re.compile(r"([ ,+-]*)\.(\d+)([f%])")
 
 
 def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:

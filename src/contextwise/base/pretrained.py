@@ -123,7 +123,9 @@ def failure_reason(error: Exception) -> str:
     if "trust_remote_code" in str(error):
         return UNTRUSTED
     if "no file named" in str(error):
-        return "it has no model.safetensors; weights are read from safetensors alone, so save them with save_pretrained"
+        return "it has no model.safetensors; save the model there with save_pretrained (weights in other files are not read)"
+    if isinstance(error, FileNotFoundError) and ".safetensors" in str(error):
+        return f"a file of its weights is missing ({one_line(error)}); copy or save it again"
     if type(error).__name__ == "SafetensorError":
         return f"a file of its weights is damaged or cut short ({one_line(error)}); copy or save it again"
     if isinstance(error, KeyError):  # whose message is the key alone

@@ -62,7 +62,7 @@ class Column:
         if self.interval == "beside":
             return [written(cell, self.format)]
         limits = cell.interval(self.format) if self.interval == "below" else ""
-        return [written(cell.value, self.format), *([limits] if limits else [])]
+        return [cell.shown(cell.value, self.format), *([limits] if limits else [])]
 
     def limits(self, cell: Cell) -> str:
         """Format the cell of the interval's own column."""

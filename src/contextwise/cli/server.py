@@ -46,7 +46,7 @@ def templated(apply_chat_template: Any, *arguments: Any, **options: Any) -> Any:
     """The tokens of a chat; status 400 where the tokenizer has no template, or its template refuses the messages."""
     try:
         return apply_chat_template(*arguments, **options)
-    except (ValueError, TemplateError) as error:
+    except (TypeError, ValueError, TemplateError) as error:
         raise HTTPException(400, one_line(error)) from None
 
 

@@ -111,8 +111,7 @@ def check_generates(config: PreTrainedConfig) -> None:
     if kind != "decoder" or not generates(config):
         what = "" if kind == "decoder" else f" ({kind})"
         raise CheckpointError(
-            f"a model of type {config.model_type!r}{what} is not a causal language model, which is required; "
-            "measures of other models are listed by: contextwise measure --help"
+            f"a model of type {config.model_type!r}{what} is not a causal language model, which is required"
         )
 
 

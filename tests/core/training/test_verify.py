@@ -1,6 +1,7 @@
 """``contextwise model verify``: what is sound passes, and any changed byte or number of a run is named."""
 
 import json
+import math
 import shutil
 
 import pytest
@@ -11,7 +12,7 @@ from contextwise.base.files import exclusive
 from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.training.trainer import PretrainingTrainer
-from contextwise.training.verify import verify_run
+from contextwise.training.verify import COMPARED, _compared, verify_run
 from small import recipe_values, write_rows
 from trained import half_done, trained
 
@@ -157,3 +158,17 @@ def test_what_is_no_run_or_in_use(runs, tmp_path):
         pytest.raises(ConfigError, match="another process is training"),
     ):
         list(verify_run(runs / "stopped"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss": 1.0 + 2e-7}, "loss differ, by 2.0e-07 of their size: loss 1.000000"),
+        ({"learning_rate": 0.2}, "learning_rate differ: loss 1.000000"),
+        ({"loss": math.nan}, "loss differ: loss 1.000000"),
+    ],
+)
+def test_rows_that_differ_say_by_how_much(changes, words):
+    row = dict.fromkeys(COMPARED, 1.0) | {"loss": 1.0, "grad_norm": 2.0, "tokens": 64}
+    found = _compared("step 3", row, row | changes, "")
+    assert not found.passed and found.found.startswith(words)

@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import count, duration, listed
+from contextwise.base.estimates import count, counted, duration, listed
 from contextwise.base.files import expanded
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
@@ -184,10 +184,10 @@ class Arms:
                 )
         if shares := self.search_shares:
             searched = [self.search_steps(each, shares[-1]) for each in lengths if each.budget == self.budgets[0]]
-            if min(searched) < FEWEST_STEPS:
+            if shares[-1] < 1 and min(searched) < FEWEST_STEPS:
                 notes.append(
-                    f"The runs of the search over rates have {min(searched)} steps: the best rates of so short runs may not be "
-                    "those of whole ones (rates.shares=[1] searches with whole runs)."
+                    f"The runs of the search over rates have {counted(min(searched), 'step')}: the best rates of so short runs "
+                    "may not be those of whole ones (rates.shares=[1] searches with whole runs)."
                 )
         times = max(each.epochs for each in lengths)
         if times > 1:

@@ -148,10 +148,13 @@ class ScoredDocuments:
 
     def _named(self, number: int) -> str:
         """A document by its number, and by the first of :data:`NAMES` that its metadata have: no. 14, "Robert Boulter"."""
-        by_name = {column.rpartition(".")[2]: column for column in reversed(self.held_out.columns)}
-        column = next((by_name[name] for name in NAMES if name in by_name), None)
-        value = None if column is None else self.held_out.metadata(number)[column]
-        return f"no. {number}" + (f', "{one_line(value, 60)}"' if isinstance(value, str | int) else "")
+        metadata = self.held_out.metadata(number)
+        texts = {
+            column.rpartition(".")[2]: one_line(value, 60)
+            for column, value in reversed(metadata.items())
+            if isinstance(value, str | int) and not isinstance(value, bool)
+        }
+        return f"no. {number}" + next((f', "{texts[name]}"' for name in NAMES if texts.get(name)), "")
 
     @property
     def notes(self) -> list[str]:
