@@ -78,9 +78,7 @@ def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
     layout = figure(
         traces, xaxis=powers_of_two("visible tokens", most), yaxis=title, shapes=[level(0)], showlegend=True
     )
-    caption = (
-        "Bars: 95% intervals over documents of the difference between the two models. Below zero the loss is lower."
-    )
+    caption = f"The loss minus that of {names[0]}, with 95% intervals over documents. Below zero it is lower."
     return Plot("differences", layout, f"Differences to {names[0]} at each number of visible tokens", caption)
 
 

@@ -73,7 +73,7 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     assert named.answer.startswith("x has the lowest best-context loss: y − x = +0.0773 [")
     assert f"{named.answer}." in " ".join(str(named).split())
     page = named.page(tmp_path / "page.html").read_text()
-    assert all(f'"name":"{name}"' in page for name in "xyz") and "loss minus that of x" in page
+    assert all(f'"name":"{name}"' in page for name in "xyz") and "The loss minus that of x, with 95%" in page
     frame = named.to_pandas()
     last = frame[(frame["model"] == "z") & (frame["visible_from"] == 8)].iloc[0]
     assert last["difference"] == pytest.approx(c.bin_differences[8, 8].value) and last["low"] < 0 < last["high"]
