@@ -268,7 +268,7 @@ def budget(
     )
     if table is not None:  # before the plan, which takes minutes and may be refused
         write_table(observations, table, sweep)
-        say(f"written to {table}")
+        (say if as_json else show_line)(f"written to {table}")
     values: PlanJson = {}
     tables: list[RenderableType] = []
     if budget is not None or hours is not None:
