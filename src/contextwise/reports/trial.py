@@ -282,9 +282,9 @@ def _along(result: TrialResult) -> list[Part]:
             trace = page.scatter(budgets, values, number, "%{x:.3s} tokens: %{y:+.4f}", **style)
             name = f"{each.arm} − {each.reference}"
             xaxis = {"title": "training tokens of the reference", "type": "log"}
-            yaxis = {"title": page.plain(f"{name} (nats per token)")}
+            yaxis = {"title": "difference, nats per token"}
             layout = page.figure([trace], xaxis=xaxis, yaxis=yaxis)
-            parts.append(Plot(f"along-{number}", layout, f"{name} at each budget"))
+            parts.append(Plot(f"along-{number}", layout, f"{name} at each budget", f"{name} at each budget."))
         rows: list[list[Cell]] = [[count(budget), speedup] for budget, speedup in each.speedups.items()]
         title = f"How many times its compute {each.arm} is worth, on the curve through the runs of {each.reference}:"
         worth = Column("speed-up", "estimate", ".3f", interval="own")

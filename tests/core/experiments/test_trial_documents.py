@@ -91,10 +91,10 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
 @pytest.mark.parametrize(
     ("metadata", "named"),
     [
-        ({"id": 7, "meta.title": "A  title\nof two lines"}, 'no. 14, "A title of two lines"'),
-        ({"document_hash": "ab", "id": 7}, 'no. 14, "7"'),
+        ({"id": 7, "meta.title": "A  title\nof two lines"}, 'no. 14 "A title of two lines"'),
+        ({"document_hash": "ab", "id": 7}, 'no. 14 "7"'),
         ({"document_hash": "ab", "title": None}, "no. 14"),
-        ({"url": "http://x/5", "title": None, "name": ["a"], "path": " ", "file": True}, 'no. 14, "http://x/5"'),
+        ({"url": "http://x/5", "title": None, "name": ["a"], "path": " ", "file": True}, 'no. 14 "http://x/5"'),
         ({}, "no. 14"),
     ],
 )

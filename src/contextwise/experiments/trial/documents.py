@@ -147,14 +147,14 @@ class ScoredDocuments:
         return effective_number(self._sizes)
 
     def _named(self, number: int) -> str:
-        """A document by its number, and by the first of :data:`NAMES` that its metadata have: no. 14, "Robert Boulter"."""
+        """A document by its number, and by the first of :data:`NAMES` that its metadata have: no. 14 "Robert Boulter"."""
         metadata = self.held_out.metadata(number)
         texts = {
             column.rpartition(".")[2]: one_line(value, 60)
             for column, value in reversed(metadata.items())
             if isinstance(value, str | int) and not isinstance(value, bool)
         }
-        return f"no. {number}" + next((f', "{texts[name]}"' for name in NAMES if texts.get(name)), "")
+        return f"no. {number}" + next((f' "{texts[name]}"' for name in NAMES if texts.get(name)), "")
 
     @property
     def notes(self) -> list[str]:
