@@ -109,7 +109,7 @@ class Transfer:
         else:
             largest = max(activations, key=lambda each: (not each.flat, each.excess))
             verdict = "Whether activations depend on the width is open"
-        steps = f"{counted(len(largest.slopes), 'step')}"
+        steps = counted(len(largest.slopes), "step")
         return f"{verdict}: the largest slope in log-log, mean of {steps}, is {largest.slope:+.3f} ({largest.name})."
 
     @property

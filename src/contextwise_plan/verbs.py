@@ -103,12 +103,11 @@ def _list_runs(sweep: "RunSet", as_json: bool) -> None:
         show_json(values)
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
-    runs_counted = f"{counted(len(states), 'run')}"
-    show(plan_table(states), f"{runs_counted} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
+    runs = counted(len(states), "run")
+    show(plan_table(states), f"{runs} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
     for state in states:
         if failure := state.failure:
-            times = f"{counted(failure.attempts, 'time')}"
-            show_line(f"{state.run.id} failed {times}: {failure.reason}")
+            show_line(f"{state.run.id} failed {counted(failure.attempts, 'time')}: {failure.reason}")
 
 
 def transfer(

@@ -31,6 +31,8 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
         r"The missing runs take about [\d.]+ s to [\d.]+ min on this machine: [\d.]+ (ms|s) of training steps, and 10 s",
         words,
     )
+    at_once = contextwise.words("plan sweep tiny.yaml --dry-run --jobs 8")  # both start together
+    assert re.search(r"The missing runs take about 1\d s to 6\d s on this machine", at_once)
 
     assert contextwise("plan sweep tiny.yaml")[:2] == (0, "sweeps/tiny\n")
     words = contextwise.words("plan sweep --status sweeps/tiny")

@@ -178,7 +178,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         rows.append(["time", "not measured: the machine has too little free memory"])
     else:
         held_out = f", and about {duration(taken.validation_seconds or 0)} of validation"
-        timed = f"{counted(taken.timed_steps, 'timed step')}"
+        timed = counted(taken.timed_steps, "timed step")
         speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {timed}"
         rows.append(["time", f"about {duration(taken.training_seconds)} ({speed}){held_out}"])
     how = "estimated" if taken.step_seconds is None else "measured"

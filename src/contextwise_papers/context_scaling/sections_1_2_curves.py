@@ -124,7 +124,7 @@ def curve_claim(
     verdicts, first = [above(each.size) for each in changes], changes[0]
     verdict = verdicts[0] if len(verdicts) == 1 else all_agree(verdicts, "seeds", LEAST_SEEDS)
     sizes = ", ".join(format(each.size, each.form) for each in changes)
-    by = "seed by seed by" if len(changes) > 1 else "by"
+    by = "by" if len(changes) == 1 else "by, seed by seed,"
     evidence = f"{where}from {first.first:,} to {first.last:,} tokens it {first.words} {by} {sizes} nats"
     return Claim.of(first.claim, verdict, evidence)
 

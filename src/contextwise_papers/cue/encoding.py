@@ -317,8 +317,12 @@ class EncodedTexts:
     float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
     text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
     is renamed, and its texts are encoded again. New vectors of a folder that cannot be written are in a temporary folder of the
-    process. Attributes: encoder: the encoder of the vectors. table: vectors by row, ``table[rows] -> (N, C) float32``; rows
-    keep their meaning as long as this object exists, also in a process that it is sent to.
+    process.
+
+    Attributes:
+        encoder: the encoder of the vectors.
+        table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
+            also in a process that it is sent to.
     """
 
     def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:

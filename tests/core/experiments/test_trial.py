@@ -1072,6 +1072,8 @@ def test_short_runs_of_a_search_have_a_warning_of_their_own(corpus_folder, tmp_p
     assert any(
         note.startswith("The runs of the search over rates have 25 steps: the best rates") for note in plan.notes
     )
+    whole = three(corpus_folder, tmp_path / "whole", tokens=640, rates={"shares": [1.0]})
+    assert not any("search over rates have" in note for note in Trial(whole).plan().notes)
 
 
 def test_a_batch_that_grows_takes_more_steps(corpus_folder, tmp_path):

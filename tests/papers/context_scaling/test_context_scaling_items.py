@@ -88,7 +88,7 @@ def test_a_claim_on_curves_is_decided_where_all_seeds_agree(lows, holds, reason)
         and claim.evidence.startswith("here, from 31 to 64 tokens it falls ")
         and reason in claim.evidence
     )
-    assert ("seed by seed by 0.2 [0.1, 0.3], 0.2" in claim.evidence) is (len(lows) > 1)
+    assert ("falls by, seed by seed, 0.2 [0.1, 0.3], 0.2" in claim.evidence) is (len(lows) > 1)
 
 
 def test_seeds_of_an_item_that_measures_one_model_are_refused():
