@@ -709,3 +709,15 @@ def test_nothing_of_it_needs_torch():
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_axes_have_room_for_arms_with_long_names():
+    """A figure is 440 pixels high; the caption names the arms."""
+    arms = {name: f"{name} with a name of forty or more letters" for name in ("baseline", "idea")}
+    rows = [
+        {"run": f"{name}{seed}", "arm": arms[name], "seed": seed, "loss": 3.0 + 0.1 * (name == "idea") + 0.01 * seed}
+        for name in arms
+        for seed in range(3)
+    ]
+    title = contextwise.decide(pd.DataFrame(rows), arms["baseline"]).plot().layout.yaxis.title.text
+    assert title.startswith("difference, ") and len(title) < 40
