@@ -112,6 +112,7 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     assert not [each.name for each in shipped_recipes() if each.about.endswith((" al", "(Eq", "."))]  # whole sentences
     assert set(names) <= set(contextwise.words("recipes").split()) and max(map(len, names)) > 40  # none is cut in two
     shipped = recipe_path("contextlm-nano").read_text()
+    assert "-paper have their source's size" in contextwise.words("recipes")
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
     assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"
     assert (tmp_path / "mine" / "contextlm-nano.yaml").read_text() == shipped

@@ -20,8 +20,8 @@ from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, json_schema, mismatch, parse_json
 from contextwise.data.corpus.corpus import write_manifest
+from contextwise.experiments import cost
 from contextwise.experiments.trial import Trial, load_trial
-from contextwise.experiments.trial import trial as trial_module
 from contextwise_plan.scaling.observations import read_observations, write_table
 from fuzzing import VALUES, mutated_bytes, report
 from small import loss_rows, recipe_values, write_documents, write_rows
@@ -96,7 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def with_trial(made: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(made)
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        patch.setattr(cost, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         recipe = {
             "model": {"layers": 1, "width": 8, "heads": 2},
             "training": {"tokens_per_step": 128, "warmup_steps": 0},

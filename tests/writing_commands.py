@@ -68,8 +68,7 @@ LINES = COMMANDS | READING
 def small_demo() -> Iterator[None]:
     """A demo of seconds, on short files, with as many steps each time."""
     from contextwise.data.sources import stdlib
-    from contextwise.experiments import demo
-    from contextwise.experiments.trial import trial
+    from contextwise.experiments import cost, demo
 
     short = [(name, path) for name, path in stdlib.stdlib_files() if path.stat().st_size < 1000]
     settings = ("tokens=128", "seeds=2", "recipe.data.context=16", "recipe.training.tokens_per_step=64")
@@ -81,7 +80,7 @@ def small_demo() -> Iterator[None]:
         stack.enter_context(mock.patch.object(demo, "QUICK", small))
         stack.enter_context(mock.patch.object(demo, "KNOWN", "./a-model-that-is-nowhere"))
         stack.enter_context(
-            mock.patch.object(trial, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+            mock.patch.object(cost, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         )
         yield
 

@@ -163,6 +163,8 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
     assert [r.training.weight_decay for r in wanted.recipes().values()] == [1e-5] * len(wanted.recipes())
     with pytest.raises(ConfigError, match="write --set base.training.steps=4"):
         load_sweep(file, ["training.steps=4"])
+    with pytest.raises(ConfigError, match="is below 'grid', which is a single value"):
+        load_sweep(file, ["grid=3", "grid.data.context=[64]"])
 
 
 @pytest.mark.parametrize(

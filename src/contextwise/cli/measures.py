@@ -37,6 +37,7 @@ from contextwise.cli.common import (
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
 from contextwise.evaluation.kernel import measure as measure_model
 from contextwise.models.folders import model_folder
+from contextwise.models.tokenizers import check_same_tokenizer
 
 PANEL = "Measure"
 
@@ -71,8 +72,10 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")
         corpus = open_documents(model, given["corpus"], given["split"]) if measure.on_corpus else None
-        if Path(model).exists() and gguf_file(model) is None:  # refused before torch is imported
+        if Path(model).exists() or gguf_file(model) is not None:  # refused before torch is imported
             model_folder(model)
+            if corpus is not None:
+                check_same_tokenizer(model, corpus)
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
         if corpus is not None and subject.trained_on(corpus.fingerprint):

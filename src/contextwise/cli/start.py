@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 PANEL = "Start"
 
+SIZES = (
+    "Recipes whose names end with -paper have their source's size, for GPUs. The others are small: most take minutes on two "
+    "CPU cores, and --dry-run says how long."
+)
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
 FILES = {name: kind.settings for name, kind in recipe_kinds().items() if kind.settings}
@@ -380,6 +384,8 @@ def recipes(
             show(Text(f"\ncontextwise {verb} NAME", "bold"))
             for each in recipes:
                 show(f"  {each.name}", Padding(each.about, (0, 0, 0, 4), expand=False))
+        if any(each.name.endswith("-paper") for each in found):
+            show("\n" + SIZES)
 
 
 def printed_schema(command: str) -> dict[str, Any]:

@@ -107,9 +107,6 @@ def evaluate_all(
         )
     refuse_repeated([source.source if isinstance(source, Subject) else source for source in sources])
     subjects = [source if isinstance(source, Subject) else Subject(source) for source in sources]
-    own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
-    given = {name: value for name, value in settings.items() if value is not None}  # which another measure may lack
-    how = validate(measures()[own[0]] if own else Loss, given, "the evaluation")
     documents = [corpus if isinstance(corpus, Corpus) else open_documents(each, corpus, split) for each in subjects]
     from contextwise.models.tokenizers import corpus_tokenizer_hash, model_tokenizer_hash
 
@@ -122,6 +119,9 @@ def evaluate_all(
     for subject, read in zip(subjects, documents, strict=True):
         if unit == "token" and corpus_tokenizer_hash(read.path) != corpus_tokenizer_hash(documents[0].path):
             raise other_tokenizer(f"{subjects[0].source} and {subject.source}")
+    own = [name for subject in subjects if (name := subject.spec.loss_measure) != Loss.name]
+    given = {name: value for name, value in settings.items() if value is not None}  # which another measure may lack
+    how = validate(measures()[own[0]] if own else Loss, given, "the evaluation")
     return [measure(subject, how, own) for subject, own in zip(subjects, documents, strict=True)]
 
 

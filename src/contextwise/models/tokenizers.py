@@ -3,12 +3,11 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer, processors
-from transformers import PreTrainedTokenizerBase
 
 from contextwise.base.errors import DataError, one_line, refuse_pipe
 from contextwise.base.hashes import content_key
@@ -17,6 +16,9 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.tokenizers import settings_of
 from contextwise.models.folders import model_folder
 from contextwise.objectives.kind import Kind
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 FILE = "tokenizer.json"
 
@@ -81,13 +83,20 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    fix = f"prepare a corpus with --tokenizer {source}"
-    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
-        raise DataError(f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; {fix}")
+    check_same_tokenizer(source, corpus)
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
-            f"but {source} has only {vocabulary}; {fix}"
+            f"but {source} has only {vocabulary}; prepare a corpus with --tokenizer {source}"
+        )
+
+
+def check_same_tokenizer(source: str, corpus: Corpus) -> None:
+    """Raise a DataError if a corpus was prepared with another tokenizer than that of a model; needs no torch."""
+    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
+        raise DataError(
+            f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
+            f"prepare a corpus with --tokenizer {source}"
         )
 
 
@@ -103,7 +112,7 @@ class Frame:
     after: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase, kind: Kind) -> "Frame":
+    def of(cls, tokenizer: "PreTrainedTokenizerBase", kind: Kind) -> "Frame":
         """The frame that a model of this kind was trained with, if the tokenizer has the tokens and adds none."""
 
         def ids(token: int | None) -> tuple[int, ...]:
@@ -121,7 +130,7 @@ class Frame:
     def around(self, ids: list[int]) -> list[int]:
         return [*self.before, *ids, *self.after]
 
-    def put_around(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def put_around(self, tokenizer: "PreTrainedTokenizerBase") -> None:
         """Let a tokenizer add the tokens of the frame around each text: ``[CLS] A [SEP]``.
 
         In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.

@@ -47,7 +47,7 @@ def comparison_table(result: "Decided") -> Table:
     about = [textwrap.fill(words.removeprefix("on "), 15) for words in READINGS.values()]
     readings = [Column(words, "difference", interval="below") for words in about]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
-    columns += [Column("seeds", "integer"), Column("dev. by\nseed")]
+    columns += [Column("seeds", "integer"), Column("std. dev.\nof seeds")]
     few = max(len(each.looks) for each in result.comparisons) < FEWEST_SEEDS
     return Table(title, columns, rows, [f"Note: {ANYTIME}"] if known else [f"Note: {NO_INTERVAL}"] * few)
 

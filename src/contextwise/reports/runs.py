@@ -187,7 +187,10 @@ def _run_of(source: str) -> RunFolder | None:
 
 
 def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[Curve], dict[str, int]]:
-    """The runs with their labels, and the colour number of each model: a group of the comparison, else a recipe's name."""
+    """The runs with their labels, and the colour number of each model: a group of the comparison, else a recipe's name.
+
+    Runs of one recipe have a colour each where there is no other model to tell them from.
+    """
     groups = comparison.groups if comparison else []
     names = {run.path.resolve(): str(run.recipe().get("name") or run.path.resolve().name) for run in runs}
     for group in groups:
@@ -197,9 +200,9 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
     series = {name: number for number, name in enumerate(every)}
     models = [names[run.path.resolve()] for run in runs]
     curves = []
-    for run, model in zip(runs, models, strict=True):
+    for number, (run, model) in enumerate(zip(runs, models, strict=True)):
         label = f"{model} ({run.path.name})" if models.count(model) > 1 else model
-        curves.append(Curve(run, label, series[model]))
+        curves.append(Curve(run, label, number if len(every) == 1 and comparison is None else series[model]))
     return curves, series
 
 

@@ -58,20 +58,25 @@ def trial_command(folder: Path) -> str:
 
 
 def trial_tables(result: TrialResult) -> RenderableType:
-    """The decisions, the comparisons, the rates and the cost."""
-    rates: list[str | Table] = ["", rate_table(result)] if result.rates else []
+    """The decisions, the comparisons, the chosen rates and the runs."""
     return terminal(
         *result.sentences,
         "",
         comparison_table(result),
-        *rates,
+        *(f"Learning rates of {sentence}" for sentence in _rate_sentences(result)),
         "",
-        length_table(result.lengths, result.parameters, result.equal),
-        "",
-        cost_table(result),
+        result_table(result),
         f"The trial stopped after {duration(result.seconds)}: {STOPPED[result.stopped]}.",
         *(f"Note: {note}" for note in result.notes),
     )
+
+
+def _rate_sentences(result: TrialResult) -> list[str]:
+    """What the search over rates says of each arm, with the arms of which it says the same; empty without a search."""
+    arms: dict[str, list[str]] = {}
+    for rate in result.chosen_rates:
+        arms.setdefault(rate.sentence, []).append(rate.arm)
+    return [f"{listed(names)}: {sentence}" for sentence, names in arms.items()]
 
 
 def rate_table(result: TrialResult) -> Table:
@@ -106,45 +111,40 @@ def rate_table(result: TrialResult) -> Table:
         margins,
         "",
     ]
-    arms: dict[str, list[str]] = {}
-    for rate in result.chosen_rates:
-        arms.setdefault(rate.sentence, []).append(rate.arm)
-    return Table(title, columns, rows, [f"{listed(names)}: {sentence}" for sentence, names in arms.items()])
+    return Table(title, columns, rows, _rate_sentences(result))
 
 
-def length_table(lengths: Sequence[Length], parameters: dict[str, int], equal: str) -> Table:
-    """How long the runs of each arm are: tokens, steps and their size, epochs, tokens for each parameter, and FLOPs."""
+def runs_table(
+    title: str,
+    lengths: Sequence[Length],
+    parameters: dict[str, int],
+    further: Sequence[Column] = (),
+    *cells: list[Cell],
+) -> Table:
+    """How long the runs of each arm are: tokens, steps, epochs, tokens for each parameter, and FLOPs.
+
+    Args:
+        further: columns after these, whose ``cells`` are a list for each row.
+    """
     rows: list[list[Cell]] = []
-    for each in lengths:
+    for each, own in zip(lengths, cells or [[]] * len(lengths), strict=True):
         arm = each.arm, f"{count(parameters[each.arm])} parameters"
-        steps = each.steps, each.tokens_per_step
-        rows.append([arm, float(each.tokens), *steps, each.epochs, each.tokens_per_parameter, each.flops])
-    columns = [
-        Column("arm"),
-        Column("tokens", "count"),
-        Column("steps", "integer"),
-        Column("tokens\na step", "integer"),
-    ]
+        rows.append([arm, float(each.tokens), each.steps, each.epochs, each.tokens_per_parameter, each.flops, *own])
+    columns = [Column("arm"), Column("tokens", "count"), Column("steps", "integer")]
     columns += [Column("epochs", "estimate", ".3g"), Column("tokens a\nparameter", "estimate", ".3g")]
-    return Table(f"Each run, at equal {_equal(equal)}:", [*columns, Column("FLOPs", "estimate", ".2e")], rows)
+    return Table(title, [*columns, Column("FLOPs", "estimate", ".2e"), *further], rows)
 
 
-def cost_table(result: TrialResult) -> Table:
-    """Median training time of each arm's runs, and the mean loss over the seeds."""
-    rows: list[list[Cell]] = []
+def result_table(result: TrialResult) -> Table:
+    """The runs of each arm, with their median training time and the mean loss over the seeds."""
+    cells: list[list[Cell]] = []
     for each in result.lengths:
         losses = result.losses.get(each.arm, {}).get(each.budget, [])
-        mean = sum(losses) / len(losses) if losses else None
         times = result.training_seconds.get(each.arm, {}).get(each.budget, [])
-        time = statistics.median(times) if times else None
-        rows.append([_at(each, result.budgets), time, len(losses), mean])
-    columns = [
-        Column("arm"),
-        Column("trained", "duration"),
-        Column("seeds", "integer"),
-        Column("loss", "estimate", ".4f"),
-    ]
-    return Table("The median training time of a run, and the mean loss:", columns, rows)
+        cells.append([statistics.median(times) if times else None, statistics.fmean(losses) if losses else None])
+    title = f"The runs, at equal {_equal(result.equal)}, with their median training time and mean loss:"
+    further = [Column("trained", "duration"), Column("loss", "estimate", ".4f")]
+    return runs_table(title, result.lengths, result.parameters, further, *cells)
 
 
 def _at(length: Length, budgets: Sequence[int]) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
     times = (Column(name, "duration") for name in ("training", "scoring"))
     total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
     return terminal(
-        length_table(plan.lengths, plan.parameters, equal),
+        runs_table(f"Each run, at equal {_equal(equal)}:", plan.lengths, plan.parameters),
         "",
         Table("The rate and the time of a run, from timed steps:", ["arm", "AdamW's\nrate", *times], rows),
         "",
@@ -223,7 +223,6 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
     compared = comparison_table(result)
-    lengths = length_table(result.lengths, result.parameters, result.equal)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = counted(result.seeds, "seed")
     sections = [
@@ -240,7 +239,7 @@ def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
         ),
         Section("Along the budgets", _along(result)),
         Section("Seed by seed", paths if len(paths) > 1 else []),
-        Section("Cost", [lengths, cost_table(result), f"Wall time so far: {duration(result.seconds)}."]),
+        Section("Cost", [result_table(result), f"Wall time so far: {duration(result.seconds)}."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
         Section(
             "What was held fixed",
@@ -264,7 +263,7 @@ def _arms(recipe: str) -> Table:
     rows: list[list[Cell]] = []
     for name, arm in parse_yaml(recipe)["arms"].items():
         own, words = ", ".join(map(setting_in_words, arm["settings"])), ARM_WORDS.get(name, "")
-        whole = "a recipe of its own" if arm["recipe"] else arm["model"] or "the shared recipe as it is"
+        whole = "a recipe of its own" if arm["recipe"] else arm["model"] or "the trial's recipe, unchanged"
         rows.append([name, f"{words} ({own})" if words and arm["settings"] == BUILT_IN[name] else own or whole])
     return Table("", ["arm", Column("what it is", align="left")], rows)
 

@@ -427,9 +427,10 @@ def load_sweep(
         data["base"] = read_yaml(recipe_path(data["base"], folder=folder))
     for key, value in settings_of(overrides or []):
         first, _, rest = key.partition(".")
-        if first == "grid" and rest:  # an axis has dots in its name
+        grid = data.get("grid") or {}
+        if first == "grid" and rest and isinstance(grid, dict):  # an axis has dots in its name
             others = set(LENGTHS) - {rest} if rest in LENGTHS else set()  # one length takes the place of another
-            data["grid"] = {k: v for k, v in (data.get("grid") or {}).items() if k not in others} | {rest: value}
+            data["grid"] = {k: v for k, v in grid.items() if k not in others} | {rest: value}
         elif first in set(Recipe.model_fields) - set(SweepRecipe.model_fields):
             raise ConfigError(f"--set {key}: the runs' recipe is under base; write --set base.{key}={value}")
         else:

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from command_line import Contextwise
 from contextwise import cli
@@ -449,7 +451,7 @@ def test_a_message_does_not_repeat_an_endless_value(contextwise) -> None:
     assert status == 2 and path in errors
 
 
-def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path) -> None:
+def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path, corpus_folder: Path) -> None:
     bad = tmp_path / "recipe.yaml"
     bad.write_text("name: x\ndata: {corpus: c, context: 8}\ntraining: {token: 5}\n")
     good = tmp_path / "good.yaml"
@@ -463,7 +465,16 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     model = tmp_path / "unmeasured"
     model.mkdir()
     (model / "config.json").write_text("{}")
+    Tokenizer(WordLevel({"a": 0})).save(str(model / "tokenizer.json"))
+    prepared = ["--corpus", str(corpus_folder)]
     commands = [
+        (2, ["evaluate", str(model), *prepared]),  # another tokenizer
+        (2, ["curve", str(model), *prepared]),
+        (2, ["compare", str(model), str(tmp_path), *prepared, "--split", "test"]),
+        (2, ["trial", "gpt2", "contextlm", *prepared, "--tokens", "5"]),
+        (2, ["trial", "gpt2", "contextlm", *prepared, "--set", "recipe.model.width=33"]),
+        (2, ["trial", "gpt2", "contextlm", *prepared, "--out", str(model)]),
+        (2, ["trial", "gpt2", "contextlm", *prepared, "--set", "arms=3"]),
         (2, ["export", str(model), "--out", str(tmp_path)]),
         (2, ["generate", str(model), "hi", "--temperature", "-1"]),
         (2, ["compare", str(model), str(model), "--corpus", str(bad)]),

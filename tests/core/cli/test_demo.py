@@ -17,9 +17,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.cli import start
 from contextwise.cli.start import run_demo
 from contextwise.data.sources import stdlib
-from contextwise.experiments import demo
+from contextwise.experiments import cost, demo
 from contextwise.experiments.demo import FULL, QUESTION, QUICK, demo_curve
-from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms
 from small import save_model, small_gpt2
 
@@ -50,7 +49,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stdlib, "stdlib_files", lambda: small)
         patch.setattr(demo, "KNOWN", str(folder.parent / "known"))
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        patch.setattr(cost, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         patch.setattr(Arms, "check_causality", lambda self: None)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             run_demo(TINY, folder, 3, COMMAND)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from claimed_sweeps import claimed, settings  # noqa: F401
-from contextwise.experiments.trial import trial as trial_module
+from contextwise.experiments import cost
 from contextwise.experiments.trial.arms import Arms
 
 
@@ -13,7 +13,7 @@ from contextwise.experiments.trial.arms import Arms
 def untimed() -> Iterator[pytest.MonkeyPatch]:
     """Trials that time no steps, and whose arms are not checked for leaks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial_module, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
+        patch.setattr(cost, "seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0))
         patch.setattr(Arms, "check_causality", lambda self: None)
         yield patch
 

@@ -56,7 +56,7 @@ def timed(untimed: pytest.MonkeyPatch, unscored: None) -> None:
     def seconds(recipes: dict, rounds: int, executor: Any) -> dict[str, float]:
         return {name: 2.0 if "context" in name else 1.0 for name in recipes}
 
-    untimed.setattr(trial_module, "seconds_per_step", seconds)
+    untimed.setattr(cost, "seconds_per_step", seconds)
 
 
 @pytest.fixture(scope="module")
@@ -696,7 +696,7 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert html.index("alike and gpt2 are equivalent within 0.01") < html.index("Comparisons")
     assert "&lt;b&gt;" in html and "<b>" not in html
     assert "as many parameters as contextlm has with its predictor (model.extra_layers=2)" in html
-    assert html.count("model.extra_layers=2</div>") == 1 and "the shared recipe as it is" in html
+    assert html.count("model.extra_layers=2</div>") == 1 and "the trial's recipe, unchanged" in html
     assert html.count('class="plot"') == 3 and "<button" not in html
     overview, *_ = overview_plots(result)
     assert html.index('id="overview"') < html.index('id="path-0"')

@@ -94,7 +94,7 @@ def test_a_rate_that_falls_with_the_length_falls_as_fast_up_to_whole_runs():
     assert (
         "The best rate changes with the run length: it is 1.25 × the recipe's rate at 100 steps and" in chosen.sentence
     )
-    assert chosen.sentence.endswith("Full-length runs (1,600 steps) use 0.8 × the recipe's rate.")
+    assert chosen.sentence.startswith("Full-length runs (1,600 steps) use 0.8 × the recipe's rate.")
     rising = ChosenRate.of("a", 800, [(100, parabola(1.0)), (400, parabola(1.2))], MARGIN)
     assert rising.factor == pytest.approx(1.2 * 1.2**0.5, abs=0.01)
     far = ChosenRate.of("a", 1_000_000, [(100, parabola(1.4)), (400, parabola(1.0))], MARGIN)

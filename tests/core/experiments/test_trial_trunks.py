@@ -7,7 +7,7 @@ import pytest
 
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.trial import Trial, TrialSettings
-from contextwise.experiments.trial import arms as arms_module
+from contextwise.training import branching
 from small_trials import small_trial
 
 TRAINING = {"tokens_per_step": 64, "learning_rate": 3e-3, "evaluation_tokens": 16, "precision": "fp32"}
@@ -27,7 +27,7 @@ def settings(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
 
 
 def without_trunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms_module, "shared_tokens", lambda recipe, lengths: {})
+    monkeypatch.setattr(branching, "shared_tokens", lambda recipe, lengths: {})
 
 
 def trunks(folder: Path) -> dict[str, str | None]:

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.base.runs import RunFolder
+from contextwise.experiments import cost
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from contextwise.experiments.trial import Trial, load_trial
-from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.settings import setting_in_words
 from contextwise.models.loading import load_model
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
@@ -386,7 +386,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(
 
 @pytest.fixture
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_module, "seconds_per_step", lambda recipes, rounds, executor: dict.fromkeys(recipes, 1.0))
+    monkeypatch.setattr(cost, "seconds_per_step", lambda recipes, rounds, executor: dict.fromkeys(recipes, 1.0))
 
 
 @pytest.mark.slow

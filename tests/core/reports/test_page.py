@@ -101,7 +101,11 @@ def test_runs_of_one_name_are_told_apart(make_run: Callable[..., Any], tmp_path:
     report_page(runs).write(tmp_path / "page.html")
     data = Page(tmp_path / "page.html").figures()["training"]["data"]
     assert {trace["name"] for trace in data} == {"A (A-0)", "A (A-1)"}
-    assert {trace["meta"]["series"] for trace in data} == {0}  # one model, one colour
+    assert {trace["name"]: trace["meta"]["series"] for trace in data} == {"A (A-0)": 0, "A (A-1)": 1}
+    report_page([*runs, make_run("B")]).write(tmp_path / "page.html")
+    data = Page(tmp_path / "page.html").figures()["training"]["data"]
+    colours = {trace["name"]: trace["meta"]["series"] for trace in data}
+    assert colours == {"A (A-0)": 0, "A (A-1)": 0, "B": 1}  # a colour for each model
 
 
 def test_a_comparison_page_finds_the_runs_of_evaluation_folders(three: list[Any], tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, mon
 
     monkeypatch.setattr(RunSet, "train_missing", trained_here)
     monkeypatch.setattr(
-        "contextwise.experiments.trial.trial.seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0)
+        "contextwise.experiments.cost.seconds_per_step", lambda recipes, *_: dict.fromkeys(recipes, 1.0)
     )
     monkeypatch.setattr(Arms, "check_causality", lambda self: None)
     notes = Trial(TrialSettings.model_validate(trial)).run().notes

@@ -25,8 +25,6 @@ from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
-from contextwise.training.branching import may_branch, shared_tokens
-from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
@@ -216,6 +214,8 @@ class Arms:
     @cached_property
     def _sections(self) -> list[tuple[str, str]]:
         """What the sections of an arm's ``data`` say of its inputs, with the arm's name."""
+        from contextwise.training.inputs import TrainingInputs
+
         given = {name: recipe for name, recipe in self.recipes.items() if recipe.data.sections}
         return [(name, note) for name, each in given.items() for note in TrainingInputs.open(each).notes.values()]
 
@@ -230,6 +230,8 @@ class Arms:
         Args:
             step_seconds: of a training step of each arm.
         """
+        from contextwise.training.branching import shared_tokens
+
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
@@ -280,6 +282,8 @@ class Arms:
 
     def check_positions(self, context: int) -> None:
         """Refuse arms that have fewer positions than the windows in which they are scored."""
+        from contextwise.training.inputs import TrainingInputs
+
         for name, recipe in self.recipes.items():
             limit = positions(TrainingInputs.open(recipe).config)
             if limit is not None and context > limit:
@@ -314,6 +318,8 @@ class Arms:
 
         A run has the same result, and so the same folder, with a trunk or without.
         """
+        from contextwise.training.branching import may_branch
+
         made, result = {run.arm: run for run in runs.runs}, list[Run]()
         for arm in dict.fromkeys(length.arm for length in lengths):
             *shorter, longest = sorted((each for each in lengths if each.arm == arm), key=lambda each: each.tokens)

@@ -157,9 +157,9 @@ class ChosenRate:
 
     @property
     def sentence(self) -> str:
-        """How the best rate changes with the run length, and the rate of full-length runs."""
+        """The rate of full-length runs, and how the best rate changes with the run length."""
         full = f"Full-length runs ({self.steps:,} steps) use {_times(self.factor)}."
-        return " ".join(filter(None, (self._move_in_words, full)))
+        return " ".join(filter(None, (full, self._move_in_words)))
 
     @property
     def _move_in_words(self) -> str:

@@ -327,7 +327,8 @@ def load_trial(
         data["recipe"] = DEFAULT_RECIPE
     data = with_output(with_overrides(data, overrides or []), overrides, output)
     if trial is None:
-        arms = "-vs-".join(map(_arm_name, data.get("arms") or []))
+        given = data.get("arms")
+        arms = "-vs-".join(map(_arm_name, given)) if isinstance(given, list | dict) else ""
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
     return validate(TrialSettings, data, "the trial" if trial is None else f"the trial {trial}")
 

@@ -32,7 +32,6 @@ from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.data.metadata import texts_digest
-from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
@@ -177,6 +176,8 @@ class Trial:
                     f"the arm {missing[0]!r} cannot be added to a trial at equal time: the machine may have changed since the "
                     "others were timed; begin another trial"
                 )
+        from contextwise.experiments.cost import seconds_per_step
+
         if context := getattr(self.settings.measure(), "context", None):
             self.arms.check_positions(context)
         self.arms.check_causality()
