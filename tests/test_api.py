@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -197,6 +198,7 @@ def test_a_corpus_that_was_prepared_is_measured_on_what_it_holds_out(results, co
     corpus = contextwise.prepare(corpus_folder.parent / "text.jsonl", "bytes", tmp_path / "corpus", validation=0.2)
     result = contextwise.evaluate(results["run"], corpus, limit=4, out=tmp_path / "result")
     assert (corpus.split, result.summary["corpus"]["split"]) == ("train", "validation")
+    assert result.measures["perplexity"]["value"] == pytest.approx(math.exp(result.measures["loss"]["value"]))
 
 
 def test_a_recipe_reads_a_corpus_as_it_was_opened(corpus_folder, tmp_path):

@@ -54,6 +54,9 @@ def requirement(error: Any) -> tuple[str, str]:
         known = re.findall("'([^']*)'", listed[1] or listed[2])
         meant = did_you_mean(str(error["input"]), known, " ").strip()
         return f"must be {'one of ' * (len(known) > 1)}{', '.join(known)}", meant
+    if (size := re.match(r"\w+ should have (at (?:least|most) \d+) (item|character)", message)) is not None:
+        what = "value" if size[2] == "item" else size[2]
+        return f"must have {size[1]} {what}{'s' * (not size[1].endswith(' 1'))}", ""
     if (found := re.match("Input should be (.*)", message, re.DOTALL)) is None:
         return message[0].lower() + message[1:], ""
     expected = re.split(", (?:unable to parse|got a number)", found[1])[0]

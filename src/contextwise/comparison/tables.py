@@ -57,7 +57,7 @@ def model_table(comparison: Comparison, series: Mapping[str, int] = {}) -> Table
             *([] if by_byte else [Column("loss\n(nats/token)", "estimate", ".4f", interval="below")]),
             *([] if by_byte else [Column("perplex-\nity", "estimate", interval="none")]),
             Column("bits/\nbyte", "estimate", ".4f", interval="below" if by_byte else "none"),
-            Column("trained\non, in"),
+            Column("trained\nfor"),
         ],
         rows,
     )

@@ -186,10 +186,12 @@ def verdict(entropy: IntrinsicEntropy) -> list[str]:
     between = entropy.differences.get(contexts[0])
     known = between is not None and between.has_interval
     difference = f" (a difference of {between:.4f}, 95% interval over documents)" if known else ""
+    shortest = f"{first.value:.4f} nats with {counted(contexts[0], 'token')} visible"
+    others = f" and {last.value:.4f} with {contexts[-1]:,}{difference}; it is least with {best:,}"
+    others += f" ({losses[best].value:.4f})"
     sentences = [
-        f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {first.value:.4f} nats with "
-        f"{counted(contexts[0], 'token')} visible and {last.value:.4f} with {contexts[-1]:,}{difference}; it "
-        f"is least with {best:,} ({losses[best].value:.4f})."
+        f"Of the same {entropy.measurement.summary['samples']:,} tokens, the loss is {shortest}"
+        f"{others if len(contexts) > 1 else ', the only context'}."
     ]
     if entropy.power is not None:
         power = entropy.power

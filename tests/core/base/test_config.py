@@ -87,6 +87,7 @@ class Lengths(Settings):
     count: int | None = 1
     rate: float = Field(1.0, gt=0)
     counts: list[int] = Field([])
+    two: list[int] = Field([1, 2], min_length=2)
     name: str = ""
     flag: bool = False
 
@@ -112,9 +113,10 @@ def test_numbers_are_written_as_people_write_them():
         ({"count": "1.0001k"}, "count is 1000.1, but must be a whole number"),
         ({"count": "1X"}, "count is '1X', but"),
         ({"rate": "1e400"}, "rate is inf, but"),
+        ({"two": [1]}, "two is \\[1\\], but must have at least 2 values"),
     ],
 )
-def test_other_texts_and_truth_values_are_no_numbers(values, words):
+def test_other_values_are_refused_in_our_words(values, words):
     with pytest.raises(ConfigError, match=words):
         validate(Lengths, values, "the recipe")
 

@@ -111,6 +111,7 @@ def test_one_context_makes_a_page_of_its_spectrum(tmp_path):
     entropy = IntrinsicEntropy(measurement(tmp_path, [64]))
     write_entropy_page(entropy, tmp_path / "page.html")
     assert "increments" not in figures_of(entropy) and "spectra" in figures_of(entropy)
+    assert verdict(entropy)[0].endswith("nats with 64 tokens visible, the only context.")
 
 
 def test_further_estimates_are_on_the_page(tmp_path, monkeypatch):

@@ -153,7 +153,7 @@ def test_what_does_not_fit_is_refused(corpus, known):
         ConfigError, match="the special token '<extra_id_0>', which is also another of its special tokens"
     ):
         made(corpus, known, modes={"R": "<extra_id_0>"})
-    with pytest.raises(ConfigError, match="modes.S is '', but string should have at least 1 character"):
+    with pytest.raises(ConfigError, match="modes.S is '', but must have at least 1 character"):
         build_objective("ul2", modes={"S": ""})
 
 

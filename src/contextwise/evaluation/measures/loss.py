@@ -32,6 +32,14 @@ PER_TEXT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 class Evaluation(Result):
     """The loss of every token of a corpus, by document and by token."""
 
+    @property
+    def measures(self) -> dict[str, dict[str, Any] | None]:
+        """``loss``, ``perplexity``, ``word_perplexity``, ``byte_perplexity`` and ``bits_per_byte``, each with its interval.
+
+        None where the corpus does not hold what a figure needs.
+        """
+        return {name: self.summary[name] for name in MEASURES}
+
     @cached_property
     def documents(self) -> "pa.Table":
         """One row a document, with its ``tokens`` (targets), ``bytes``, ``words``, ``nats`` and whether its text is lost."""

@@ -220,6 +220,8 @@ class Curve(Measure):
             contexts = len(summary["bins"])
             plural = "s" if contexts > 1 else ""
             head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
+            if contexts * settings["samples"] > summary["targets"]:
+                head += ", all that these have"
             ways = ["bands"] * (settings["mode"] == "bands") + ["a start token before each window"] * bool(start)
             head += f" ({', '.join(ways)})" if ways else ""
         if summary["trained_context"]:
