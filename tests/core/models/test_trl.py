@@ -8,12 +8,14 @@ from transformers import AutoModelForCausalLM
 from contextlm_models import backbone
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.data.tokenizers import byte_tokenizer
+from contextwise_papers.cue import CueConfig, CueForCausalLM
 from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 
 trl = pytest.importorskip("trl", reason="trl is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 MODELS = {
     "contextlm": lambda config: ContextLMForCausalLM(ContextLMConfig(config, chunk_size=3, injection="add")),
+    "cue": lambda config: CueForCausalLM(CueConfig(config, decoder=None)),
     "multitoken": lambda config: MultiTokenForCausalLM(MultiTokenConfig(config, future_tokens=2)),
 }
 TEXTS = [{"text": "the cat sat on the mat " * (1 + i % 3)} for i in range(16)]

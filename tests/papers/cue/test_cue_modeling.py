@@ -260,6 +260,14 @@ def test_bad_options_of_the_decoder(options, message):
         CueDecoderConfig(**options)
 
 
+def test_a_packed_row_may_be_longer_than_a_sentence():
+    model, tokens = cue_model(), torch.randint(1, VOCABULARY, (2, LONGEST), generator=torch.Generator().manual_seed(0))
+    position_ids = torch.arange(LONGEST).repeat(2)[None]
+    lengths = {"cu_seq_lens_q": torch.tensor([0, LONGEST, 2 * LONGEST]), "seq_idx": torch.zeros(1, 2 * LONGEST)}
+    packed = model(tokens.view(1, -1), position_ids=position_ids, **lengths).logits
+    torch.testing.assert_close(packed.view(2, LONGEST, -1), model(tokens).logits)
+
+
 def test_bad_inputs():
     model, (tokens, contexts) = cue_model(), draw()
     cases = [
@@ -274,6 +282,10 @@ def test_bad_inputs():
             model(tokens, **inputs)
     with pytest.raises(ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"):
         model(torch.ones(1, 25, dtype=torch.long))
+    with pytest.raises(ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"):
+        model(torch.ones(1, 30, dtype=torch.long), attention_mask=(torch.arange(30) > 4).long()[None])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'context'"):
+        model(tokens, context=contexts)
     with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds given"):
         model()
     for assisted in ({"prompt_lookup_num_tokens": 2}, {"assistant_model": model}):
