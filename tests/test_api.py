@@ -19,7 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import contextwise
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.tables import Column, Table
 from contextwise.comparison import compared_runs
@@ -199,6 +199,45 @@ def test_a_corpus_that_was_prepared_is_measured_on_what_it_holds_out(results, co
     result = contextwise.evaluate(results["run"], corpus, limit=4, out=tmp_path / "result")
     assert (corpus.split, result.summary["corpus"]["split"]) == ("train", "validation")
     assert result.measures["perplexity"]["value"] == pytest.approx(math.exp(result.measures["loss"]["value"]))
+
+
+def test_a_loaded_model_is_known_by_the_tokenizer_where_it_was_loaded_from(results, corpus_folder, tmp_path):
+    other = contextwise.prepare(corpus_folder.parent / "text.jsonl", "train:300", tmp_path / "other")
+    loaded = contextwise.load(results["run"])
+    assert contextwise.evaluate(loaded, corpus_folder, limit=2, out=tmp_path / "result").measures["loss"]
+    for call in (
+        lambda: contextwise.evaluate(loaded, other, limit=2),
+        lambda: contextwise.compare({"one": loaded, "two": loaded}, other, limit=2),
+        lambda: contextwise.evaluate(Subject(small_gpt2(), tokenizer=byte_tokenizer().tokenizer), other, limit=2),
+    ):
+        with pytest.raises(DataError, match="prepared with another tokenizer than that of"):
+            call()
+    assert contextwise.evaluate(small_gpt2(vocab_size=300), other, limit=2, out=tmp_path / "unknown").measures
+    assert Subject(loaded).tokenizer("ab").input_ids == Subject(str(results["run"].path)).tokenizer("ab").input_ids
+    with pytest.raises(CheckpointError, match="was loaded from no folder or name that has a tokenizer"):
+        contextwise.measure("ruler", small_gpt2(), length=200, samples=1, tasks=["fwe"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: contextwise.measure(None, run), "name is None, but must be the name of a measure"),
+        (lambda run: contextwise.load(run, dtype="bf16"), "dtype is 'bf16', but must be a data type of torch"),
+        (lambda run: contextwise.load(run, dtype=float), "dtype is <class 'float'>, but must be a data type of torch"),
+        (lambda run: contextwise.load(run, device=999), "device is 999, which this machine does not have"),
+        (lambda run: contextwise.decide({"a": [3.0], "b": [2.0]}, "a"), "none of the columns arm, .*; it has a and b"),
+        (lambda run: contextwise.evaluate(run, small_gpt2()), "corpus is GPT2LMHeadModel\\( "),
+    ],
+)
+def test_arguments_of_other_kinds_are_refused_in_one_line(results, call, message):
+    with pytest.raises(ContextwiseError, match=message) as raised:
+        call(results["run"])
+    assert "\n" not in str(raised.value)
+
+
+def test_a_class_of_a_measure_is_taken_for_its_name(results, corpus_folder, tmp_path):
+    result = contextwise.measure(Loss, results["run"], corpus_folder, limit=2, out=tmp_path / "result")
+    assert result.measure == "evaluate"
 
 
 def test_a_recipe_reads_a_corpus_as_it_was_opened(corpus_folder, tmp_path):

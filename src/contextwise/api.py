@@ -122,6 +122,8 @@ def measure(
     """
     from contextwise.evaluation import kernel
 
+    if isinstance(name, type) and issubclass(name, kernel.Measure):
+        name = name.name
     if isinstance(name, str):
         known = kernel.measures()
         if name not in known:
@@ -131,6 +133,8 @@ def measure(
             raise ConfigError(f"there is no measure {name!r}; {did_you_mean(name, sorted({*known, *commands}))}")
         called = f"contextwise.{name}" if name in globals() else f"contextwise.measure({name!r})"
         name = validate(known[name], settings, called)
+    elif not isinstance(name, kernel.Measure):
+        raise ConfigError(Problem("but must be the name of a measure, or a measure with its settings", "name", name))
     elif settings:
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
     source: Any = str(model.path) if isinstance(model, RunFolder) else model
@@ -367,10 +371,17 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
 
     Args:
         model: a run, a model's folder, or a name on the Hub.
-        dtype: a torch data type; by default as saved.
+        dtype: a torch data type, or its name; by default as saved.
         device: by default a GPU if there is one.
     """
+    import torch
+
     from contextwise.models import load_generating_model
+
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype not in (None, "auto") and not isinstance(named, torch.dtype):
+        why = "but must be a data type of torch, or its name, such as bfloat16"
+        raise ConfigError(Problem(why, "dtype", dtype))
 
     source = model.path if isinstance(model, RunFolder) else model
     with output(verbose=False):

@@ -30,7 +30,7 @@ class Problem:
     def __str__(self) -> str:
         subject = self.field if len(self.field) <= 200 else f"{self.field[:197]}..."
         if self.value is not NOT_GIVEN:
-            shown = repr(self.value)
+            shown = " ".join(repr(self.value).splitlines())
             subject += f" is {shown if len(shown) <= 60 else shown[:57] + '...'},"
         space = "" if not subject or self.why.startswith(":") else " "
         return f"{subject}{space}{self.why}" + (f"; {self.fix}" if self.fix else "")

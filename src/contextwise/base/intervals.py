@@ -324,7 +324,8 @@ def wilson(value: float, n: int) -> Estimate:
     z = NORMAL
     centre = (value + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(value * (1 - value) / n + z * z / (4 * n * n))
-    return Estimate(value, max(0.0, centre - half), min(1.0, centre + half), n=n, method="Wilson")
+    low, high = (max(0.0, centre - half) if value > 0 else 0.0), (min(1.0, centre + half) if value < 1 else 1.0)
+    return Estimate(value, low, high, n=n, method="Wilson")
 
 
 def correlation_estimate(correlation: float, n: int) -> Estimate:

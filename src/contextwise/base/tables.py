@@ -147,7 +147,7 @@ class Table:
     def __html__(self) -> str:
         """Render for a page: escaped, with the classes of the style sheet."""
         title, escape = html.escape(self.title), html.escape
-        in_line = (" ".join(name.replace("-\n", "").replace("/\n", "/").split()) for name in self._titles())
+        in_line = map(_in_line, self._titles())
         aligned = [each for column in self.heads for each in (column.align, None)[: 1 + (column.interval == "own")]]
         styles = [' style="text-align:left"' * (align == "left") for align in aligned]
         titles = "".join(
@@ -184,7 +184,7 @@ class Table:
         values: dict[str, list[Any]] = {}
         for number, column in enumerate(self.heads):
             cells = [row.cells[number] for row in self.lines]
-            name = " ".join(column.title.replace("-\n", "").split()) or f"column {number + 1}"
+            name = _in_line(column.title) or f"column {number + 1}"
             estimates = any(isinstance(cell, Estimate) for cell in cells)
             plain = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
             values[name] = [" ".join(filter(None, cell)) if isinstance(cell, tuple) else cell for cell in plain]
@@ -238,6 +238,11 @@ def spread(values: Sequence[T], count: int) -> list[T]:
     if len(values) <= count:
         return list(values)
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def _in_line(title: str) -> str:
+    """A column's title in one line, without the hyphens that break words."""
+    return " ".join(title.replace("-\n", "").replace("/\n", "/").split())
 
 
 def mark(series: int | None) -> str:

@@ -37,7 +37,6 @@ from contextwise.cli.common import (
 from contextwise.evaluation.kernel import Measure, Result, Subject, measures, open_documents
 from contextwise.evaluation.kernel import measure as measure_model
 from contextwise.models.folders import model_folder
-from contextwise.models.tokenizers import check_same_tokenizer
 
 PANEL = "Measure"
 
@@ -75,7 +74,9 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
         if Path(model).exists() or gguf_file(model) is not None:  # refused before torch is imported
             model_folder(model)
             if corpus is not None:
-                check_same_tokenizer(model, corpus)
+                from contextwise.models.tokenizers import check_same_tokenizer, model_tokenizer_hash
+
+                check_same_tokenizer(model, corpus, model_tokenizer_hash(model))
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
         if corpus is not None and subject.trained_on(corpus.fingerprint):

@@ -84,7 +84,7 @@ def serve(
 
     POST /v1/completions continues a prompt; /v1/chat/completions and
     /v1/responses need a tokenizer with a chat template. A request that names a
-    model names it as it is printed.
+    model names it as here.
     """
     from transformers.utils.import_utils import is_serve_available
 
@@ -99,5 +99,5 @@ def serve(
     check_generates(load_config(folder))
     if load_tokenizer(folder).chat_template is None:
         say("note: its tokenizer has no chat template, so that only /v1/completions can answer")
-    say(f"serving the model {folder} at http://{host}:{port}/v1; Ctrl-C ends it")
-    server.serve(folder, device, host, port)
+    say(f"serving the model {model} at http://{host}:{port}/v1; Ctrl-C ends it")
+    server.serve(model, device, host, port)

@@ -3,12 +3,14 @@
 from functools import partial
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from jinja2 import TemplateError
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cli.serve import Serve
 from transformers.cli.serving import model_manager
+from transformers.cli.serving import server as transformers_server
 
 from contextwise.base.errors import ConfigError, one_line
 from contextwise.evaluation.generation import allowed_new_tokens
@@ -64,7 +66,23 @@ def generate_within_positions(
     return generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
-def serve(folder: str, device: str, host: str, port: int) -> None:
-    """Serve a model's folder until SIGINT or SIGTERM."""
+def answered_server(build: Any, *parts: Any, **options: Any) -> FastAPI:
+    """The application of transformers, with status 400 for a request whose values it cannot read, in place of 500."""
+    application: FastAPI = build(*parts, **options)
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(
+            {"detail": one_line(f"the request cannot be answered: {type(error).__name__}: {error}")}, 400
+        )
+
+    for kind in (AttributeError, KeyError, TypeError, ValueError):
+        application.add_exception_handler(kind, refused)
+    return application
+
+
+def serve(model: str, device: str, host: str, port: int) -> None:
+    """Serve a run, a model's folder or a known model until SIGINT or SIGTERM."""
     model_manager.ModelManager = OneModel  # type: ignore[misc]  # where Serve takes its manager from
-    Serve(force_model=folder, device=device, host=host, port=port)
+    if not isinstance(transformers_server.build_server, partial):
+        transformers_server.build_server = partial(answered_server, transformers_server.build_server)
+    Serve(force_model=model, device=device, host=host, port=port)

@@ -132,6 +132,10 @@ def _table(rows: Any) -> pa.Table:
             names = {name: frame[name].astype(str) for name in ("document", "part") if name in frame}
             return pa.Table.from_pandas(frame.assign(**names), preserve_index=False)
         if isinstance(rows, Mapping):
+            if rows and not set(COLUMNS) & set(rows):
+                raise DataError(
+                    f"the table has none of the columns {listed([*COLUMNS])}; it has {listed([*map(str, rows)])}"
+                )
             return pa.table({name: rows[name] for name in COLUMNS if name in rows})
         if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
             return pa.Table.from_pylist([{name: row[name] for name in COLUMNS if name in row} for row in rows])

@@ -195,7 +195,7 @@ def _loaded(
     loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None, device: Device
 ) -> tuple[Any, list[str], list[str]]:
     """Load a model whose files are intact; also returns the names of missing and of unexpected weights."""
-    folder, device = model_folder(path_or_name), torch_device(device or "auto")
+    folder, device = model_folder(path_or_name), torch_device("auto" if device is None else device)
     _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.

@@ -63,18 +63,29 @@ def corpus_tokenizer_hash(corpus_path: Path) -> str | None:
     return tokenizer_hash(file) if file.is_file() else None
 
 
-def model_tokenizer_hash(source: str) -> str | None:
-    """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none."""
+def hash_of(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """Hash of a tokenizer in memory; None for one that is not of the library tokenizers."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return None if backend is None else _hash_of_settings(backend.to_str().encode())
+
+
+def model_tokenizer_hash(source: str, cached: bool = False) -> str | None:
+    """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none.
+
+    ``cached``: None, too, where the Hub would have to be asked.
+    """
     folder = Path(model_folder(source))
     name, revision = hub_revision(source)
-    cached = folder / FILE if folder.is_dir() else try_to_load_from_cache(name, FILE, revision=revision)
-    if not isinstance(cached, str | Path):
+    file = folder / FILE if folder.is_dir() else try_to_load_from_cache(name, FILE, revision=revision)
+    if not isinstance(file, str | Path):
+        if cached:
+            return None
         try:
-            cached = hf_hub_download(name, FILE, revision=revision)
+            file = hf_hub_download(name, FILE, revision=revision)
         except (HfHubHTTPError, OSError):
             # No such file, or a cached model without a network: then only the vocabulary size is checked.
             return None
-    return tokenizer_hash(Path(cached)) if Path(cached).is_file() else None
+    return tokenizer_hash(Path(file)) if Path(file).is_file() else None
 
 
 def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
@@ -83,7 +94,7 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    check_same_tokenizer(source, corpus)
+    check_same_tokenizer(source, corpus, model_tokenizer_hash(source))
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
@@ -91,9 +102,9 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
         )
 
 
-def check_same_tokenizer(source: str, corpus: Corpus) -> None:
-    """Raise a DataError if a corpus was prepared with another tokenizer than that of a model; needs no torch."""
-    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
+def check_same_tokenizer(source: str, corpus: Corpus, known: str | None) -> None:
+    """Raise a DataError if a corpus was prepared with another tokenizer than a model's, whose hash is ``known``."""
+    if len({corpus_tokenizer_hash(corpus.path), known} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
             f"prepare a corpus with --tokenizer {source}"

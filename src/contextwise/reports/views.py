@@ -256,7 +256,7 @@ def figure_of(result: Any) -> "go.Figure":
     """
     plots = _main_plots(page_of(result))
     if not plots:
-        raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
+        raise ConfigError(f"the {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
     import plotly.graph_objects as go
 
     values, known = plots[0].figure, colours()
@@ -281,7 +281,7 @@ def frame_of(result: Any) -> "pd.DataFrame":
     tables = (part for section in page_of(result).sections for part in section.parts if isinstance(part, Table))
     first = next(tables, None)
     if first is None:
-        raise ConfigError(f"a {type(result).__name__} of {getattr(result, 'path', '')} has no table; see its summary")
+        raise ConfigError(f"the {type(result).__name__} of {getattr(result, 'path', '')} has no table; see its summary")
     return first.to_pandas()
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.progress import progress_bar, say
+from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise_evals.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
@@ -86,9 +86,12 @@ class Needles(Measure):
         assert self.masked is not None
         encoder = Encoder(subject.tokenizer, name=subject.source)
         size = Size(self.length, 0.0, encoder.count, self.seed, self.samples)
-        examples = [
-            encoder.encode(two_needle_question(size, index, self.far, self.near)) for index in range(self.samples)
-        ]
+        examples = []
+        with progress_bar("make texts", self.samples) as advance:
+            for index in range(self.samples):
+                interruption.check("stopped while the texts were made")
+                examples.append(encoder.encode(two_needle_question(size, index, self.far, self.near)))
+                advance()
         answers = [answer_ids(encoder, example.question) for example in examples]
         check_vocabulary(subject, examples)
         texts = [("a text", example, len(ids)) for example, ids in zip(examples, answers, strict=True)]

@@ -220,6 +220,7 @@ def test_the_interval_is_wilsons(counts: tuple[int, int]) -> None:
 def test_the_interval_has_a_width_if_every_answer_is_wrong() -> None:
     z = 1.959964
     assert wilson(0.0, 10).high == pytest.approx(z**2 / (10 + z**2), abs=1e-6)  # by hand: 0.2775
+    assert (wilson(0.0, 10).low, wilson(1.0, 10).high, wilson(0.0, 3).low) == (0, 1, 0)  # to the last bit
 
 
 def test_the_mean_lies_in_its_interval_which_shrinks_with_the_number_of_values():

@@ -104,6 +104,16 @@ def test_a_page_escapes_texts_and_marks_series():
     assert 'class="mark series-1"' in page and page.count('<tr class="best">') == 1
 
 
+def test_titles_are_whole_in_one_line():
+    table = Table(
+        "",
+        ["model", Column("perplex-\nity"), Column("nats/\ntarget"), Column("gain in\nlog-likelihood")],
+        [["a", "1", "2", "3"]],
+    )
+    titles = ["model", "perplexity", "nats/target", "gain in log-likelihood"]
+    assert list(table.to_pandas()) == titles and all(f">{title}<" in table.__html__() for title in titles)
+
+
 def test_json_restores_the_table():
     copy = Table.from_dict(json.loads(json.dumps(TABLE.to_dict())))
     assert lines(copy) == lines(TABLE)

@@ -98,6 +98,9 @@ def test_differences_are_of_the_same_targets(measured):
         assert found["value"] == pytest.approx(float((table[context] - table[16]).mean()), abs=1e-6)
         assert found["low"] < found["value"] < found["high"]
     assert "16" not in measured.summary["differences"]
+    frame = measured.to_pandas()  # what a notebook shows
+    assert frame["loss"].tolist() == [measured.summary["losses"][str(context)]["value"] for context in CONTEXTS]
+    assert "95% interval" in str(measured) and "<table>" in measured._repr_html_()
 
 
 @pytest.mark.parametrize("looks", [3, 8, 20])

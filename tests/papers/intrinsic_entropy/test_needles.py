@@ -112,6 +112,13 @@ def test_the_loss_of_an_adder_rises_when_the_first_needle_goes(tmp_path: Path, s
     assert [row["near_in_view"] for row in rows] == [1, 1, 1, 0]
 
 
+def test_a_signal_while_the_texts_are_made_ends_at_once(stop_at: Any, tmp_path: Path) -> None:
+    stop_at(2)
+    subject = Subject(small_gpt2(positions=2048), tokenizer=byte_tokenizer().tokenizer)
+    with pytest.raises(Interrupted, match="stopped while the texts were made"):
+        Needles(length=1200, samples=50, masked=[0]).run(subject, None, Work(tmp_path / "work", "", {}))
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
 def test_nats_are_those_of_token_after_token(kind: str) -> None:
     model, draw = make_model(kind), np.random.default_rng(2)

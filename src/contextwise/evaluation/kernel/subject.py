@@ -45,7 +45,8 @@ class Subject:
         dtype: ``float32``, ``bfloat16``, ``float16``, or ``auto``: float32 on the CPU, else as the model was saved.
         device: a torch device, or ``auto``: a GPU if there is one.
         batch_tokens: positions of one batch, padding included.
-        tokenizer, name: of a loaded model; its name is by default that of its class.
+        tokenizer, name: of a loaded model; by default the tokenizer of the folder or name that it was loaded from, and the name
+            of its class.
 
     Attributes:
         source: as given; the name of a loaded model.
@@ -82,9 +83,8 @@ class Subject:
                 known = "a run, a model's folder or Hub name, or a loaded model of transformers"
                 raise ConfigError(Problem(f"but must be {known}", "model", source))
             self.source, self.model = name or type(source).__name__, source
-            if tokenizer is not None:
-                self.tokenizer = tokenizer
             self._refuse_other_form()
+        self._given_tokenizer = tokenizer
         self._measured: dict[str, tuple[int, ...]] = {}
         run = RunFolder(self.source)
         self.run = run if not self.loaded and run.recipe_file.is_file() else None
@@ -131,7 +131,8 @@ class Subject:
     def name(self) -> str:
         """The last part of the model's path or name; with its revision, if one was given."""
         name, revision = hub_revision(self.source)
-        return f"{Path(name).name or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
+        last = name if self.loaded else Path(name).name
+        return f"{last or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
 
     @property
     def home(self) -> Path:
@@ -168,6 +169,11 @@ class Subject:
             keep_freed_memory()
         return load_generating_model(self.source, dtype=self.dtype, device=self.device)
 
+    @property
+    def origin(self) -> str:
+        """Path or Hub name of the model's files; that which a loaded model was loaded from, empty if it was built."""
+        return str(getattr(self.model, "name_or_path", None) or "") if self.loaded else self.source
+
     def forget_model(self) -> None:
         """Load the weights again at their next use; a model that was given loaded stays."""
         if not self.loaded:
@@ -175,12 +181,17 @@ class Subject:
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The tokenizer that is saved with the model."""
+        """The tokenizer that is saved with the model; of a loaded model the given one, or that of where it was loaded from."""
         from contextwise.models.loading import load_tokenizer
 
-        if self.loaded:
-            raise CheckpointError("the loaded model has no tokenizer; give it with tokenizer=")
-        return load_tokenizer(self.source)
+        if self._given_tokenizer is not None:
+            return self._given_tokenizer
+        if self.loaded and not self.origin:
+            raise CheckpointError(
+                "the model was given loaded, and was loaded from no folder or name that has a tokenizer; give the folder that "
+                "it is saved in, or contextwise.evaluation.kernel.Subject(model, tokenizer=TOKENIZER)"
+            )
+        return load_tokenizer(self.origin)
 
     @cached_property
     def device(self) -> "torch.device":
@@ -258,12 +269,28 @@ class Subject:
         return spec_of(self.config)
 
     def check_corpus(self, corpus: "Corpus") -> None:
-        """Raise DataError if the tokenizers differ, or the corpus has more tokens in its vocabulary than the model."""
-        from contextwise.models.tokenizers import check_tokenizer
+        """Raise DataError if the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
+
+        The tokenizer of a loaded model is known if it was given, or lies where the model was loaded from.
+        """
+        from contextwise.models.tokenizers import check_same_tokenizer, check_tokenizer
 
         if not self.loaded:
             embeddings: Any = self.model.get_input_embeddings()
             check_tokenizer(self.source, int(embeddings.weight.shape[0]), corpus)
+        else:
+            check_same_tokenizer(self.origin or self.source, corpus, self._tokenizer_hash)
+
+    @property
+    def _tokenizer_hash(self) -> str | None:
+        """Hash of a loaded model's tokenizer; None if none is known on this machine."""
+        from contextwise.models.tokenizers import hash_of, model_tokenizer_hash
+
+        if self._given_tokenizer is not None:
+            return hash_of(self._given_tokenizer)
+        with contextlib.suppress(CheckpointError):  # it was moved since
+            return model_tokenizer_hash(self.origin, cached=True) if self.origin else None
+        return None
 
     def trained_on(self, fingerprint: str) -> bool:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""
@@ -389,9 +416,10 @@ def _digest_of_loaded(subject: Subject) -> str:
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    tokenizer = subject.__dict__.get("tokenizer")
+    tokenizer = subject._given_tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
+    known = subject._tokenizer_hash if tokenizer is None else repr(tokenizer)
+    digest.update((backend.to_str() if backend is not None else repr(known)).encode())
     for name, module in model.named_modules():
         # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
         numbers = ((key, value) for key, value in vars(module).items() if type(value) in (int, float))

@@ -264,7 +264,7 @@ def _cache_table(bins: dict[str, Any]) -> Table:
             rows.append([name, share, row["loss_without"], row["loss_with"], *estimates])
     shares = [Column("of all\ntokens", "percent")]
     losses = [Column(title, "estimate", ".4f") for title in ("nats\nalone", "nats\nwith")]
-    titles = ("gain in log-\nlikelihood", "gain in\nlikelihood")
+    titles = ("gain in\nlog-likelihood", "gain in\nlikelihood")
     gains = [Column(title, "difference", "change", interval="below") for title in titles]
     title = "gain over the sentence encoder alone (contexts and decoder together), by word"
     return Table(title, ["", *shares, *losses, *gains], rows)

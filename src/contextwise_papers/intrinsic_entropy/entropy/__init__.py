@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 from rich.console import RenderableType
-from rich.text import Text
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.estimates import Estimate, counted
+from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
@@ -159,4 +160,19 @@ class Entropy(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        return Text(f"{summary['model']}: losses and spectra at {len(summary['settings']['contexts'])} contexts")
+        settings, on, differences = summary["settings"], summary["corpus"], summary["differences"]
+        title = (
+            f"{summary['model']} on {on['path']}, split {on['split']}: the same {summary['samples']:,} tokens of "
+            f"{counted(summary['documents'], 'document')} at {counted(len(settings['contexts']), 'context')}. What follows "
+            "from their spectra: contextwise_papers.intrinsic_entropy.analysis.IntrinsicEntropy(RESULT)."
+        )
+        columns = [Column("context", "integer"), Column("loss", "estimate", ".4f", interval="own")]
+        columns.append(Column("minus\nlongest", "difference", interval="own"))
+        rows = [
+            [
+                context,
+                *(None if each is None else Estimate.from_dict(each) for each in (loss, differences.get(str(context)))),
+            ]
+            for context, loss in ((each, summary["losses"][str(each)]) for each in settings["contexts"])
+        ]
+        return Table(title, columns, rows, summary["notes"])

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from contextwise.data import Corpus
 
 DEFAULT_SAMPLES = 1024
-BLOCKS = 32  # the longest context over the targets of a block, in bands: shorter blocks come from more documents
+BLOCKS = 32
+"""In bands, the longest context over the targets of a block, and the fewest blocks of more than 32 targets: shorter and more
+blocks come from more documents."""
 ENOUGH_TARGETS = 1000
 """Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
 
@@ -83,7 +85,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 4
+    version = 5
     numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
     filled = ("context",)
@@ -152,6 +154,16 @@ class Curve(Measure):
         further = {"samples": self.samples or DEFAULT_SAMPLES, "bos": start is not None}
         return self.model_copy(update={"context": context, "contexts": contexts, **further})
 
+    @property
+    def block(self) -> int:
+        """Consecutive targets that are chosen together, of resolved settings."""
+        from contextwise.evaluation.scoring.truncated import power_of_two
+
+        assert self.context is not None and self.samples is not None
+        if self.mode != "bands":
+            return 1
+        return power_of_two(max(1, min(self.context // BLOCKS, max(BLOCKS, self.samples // BLOCKS))))
+
     def _reached(self, context: int, corpus: "Corpus | None") -> int:
         """``context``, or the largest power of two that as many documents reach as an interval takes, else the longest does."""
         from contextwise.evaluation.scoring.truncated import power_of_two
@@ -166,7 +178,7 @@ class Curve(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.curve.passes import running_pass, truncated_pass, whole_windows
         from contextwise.evaluation.measures.curve.readings import curve_measures
-        from contextwise.evaluation.scoring.truncated import choose_targets, power_of_two
+        from contextwise.evaluation.scoring.truncated import choose_targets
 
         assert corpus is not None and self.context is not None
         factor, trained = self._extend_positions(subject), subject.trained_context
@@ -176,8 +188,7 @@ class Curve(Measure):
             sums = running_pass(subject.model, corpus, plan, trained, work, batch_tokens=tokens)
         else:
             assert self.samples is not None
-            block = power_of_two(max(1, self.context // BLOCKS)) if self.mode == "bands" else 1
-            targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit, block)
+            targets = choose_targets(corpus, self.context, self.samples, self.seed, self.limit, self.block)
             start = corpus.window_start(self.bos)
             sums = truncated_pass(subject.model, corpus, targets, self.contexts, work, start=start, batch_tokens=tokens)
         bins, measures = curve_measures(sums, self.worth)
