@@ -243,7 +243,8 @@ class Curve(Measure):
         if summary["documents"] == 1:
             head += f". {ONE_DOCUMENT}"
         elif summary["documents"] < FEWEST_DOCUMENTS:
-            head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of the effective context"
+            more = "documents" if settings["mode"] == "running" else "--samples, or documents that are longer"
+            head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of the effective context; take more {more}"
         parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
         best = summary["measures"]["lowest_bin"]
         targets = min(
