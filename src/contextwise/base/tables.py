@@ -8,6 +8,7 @@ pages.
 import csv
 import html
 import io
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Kind = Literal["text", "estimate", "difference", "count", "integer", "percent", "duration"]
 KINDS: dict[str, str] = {"estimate": "number", "difference": "+.4f"}
 """Number format of a kind; for other kinds, the format has the name of the kind."""
+LONGEST_WORD = 12  # of a title above narrower numbers
 MOST_WIDE_COLUMNS = 5
 """Tables with more columns have one space between them on the terminal, instead of two."""
 
@@ -130,18 +132,24 @@ class Table:
         """Render for the terminal."""
         padding = (0, 1, 0, 0) if len(self.columns) > MOST_WIDE_COLUMNS else (0, 1)
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
-        titles = iter(self._titles())
+        rows = [[*self._cells(row)] for row in self.lines]
+        titles, place = self._titles(), 0
         for number, column in enumerate(self.heads):
             justify, numeric = column.align or ("right" if number else "left"), column.kind != "text"
+            title = titles[place]
+            if numeric:  # its numbers are never broken, but names above them are
+                longest = max((len(line) for cells in rows for line in cells[place][0]), default=0)
+                folded = (textwrap.fill(line, max(longest, LONGEST_WORD)) for line in title.split("\n"))
+                title = "\n".join(folded)
             layout: dict[str, Any] = {"justify": justify, "no_wrap": numeric, "min_width": column.width}
-            table.add_column(Text(next(titles)), overflow="fold", **layout)
+            table.add_column(Text(title), overflow="fold", **layout)
+            place += 1
             if column.interval == "own":
-                table.add_column(next(titles), justify="right", no_wrap=True)
-        for row in self.lines:
-            cells = (
-                Text("\n".join(lines), style="bold" if row.bold or bold else "") for lines, bold in self._cells(row)
-            )
-            table.add_row(*cells, end_section=row.last)
+                table.add_column(titles[place], justify="right", no_wrap=True)
+                place += 1
+        for row, cells in zip(self.lines, rows, strict=True):
+            texts = (Text("\n".join(lines), style="bold" if row.bold or bold else "") for lines, bold in cells)
+            table.add_row(*texts, end_section=row.last)
         return terminal(*([self.title] if self.title else []), table, *self.notes)
 
     def __html__(self) -> str:

@@ -12,7 +12,7 @@ Legend of shapes: D documents, K bins.
 import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -222,7 +222,8 @@ def differences_table(curves: list[ComparedCurve]) -> Table:
     first, *others = curves
     known = [curve.bin_differences or {} for curve in others]
     rows = [[visible(*limits), *(each.get(limits) for each in known)] for limits in sorted(set().union(*known))]
-    names = [Column(curve.shown, "estimate", "+.4f", interval="own") for curve in others]
+    interval: Literal["own", "below"] = "own" if len(others) <= 2 else "below"
+    names = [Column(curve.shown, "estimate", "+.4f", interval=interval) for curve in others]
     title = f"Minus {first.shown}, nats per token, paired by document; 95% intervals"
     return Table(title, [Column("visible tokens", align="right"), *names], rows)
 

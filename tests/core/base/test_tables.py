@@ -104,6 +104,19 @@ def test_a_page_escapes_texts_and_marks_series():
     assert 'class="mark series-1"' in page and page.count('<tr class="best">') == 1
 
 
+def test_long_names_above_numbers_are_broken_and_no_number_is():
+    names = ["plain-s0-02efe734", "context-s0-6c10782c"]
+    own = [Column(name, "estimate", "+.4f", interval="own") for name in names]
+    table = Table(
+        "", [Column("visible tokens", align="right"), *own], [["993–1,024", *[Estimate(-1.66, -1.7, -1.61)] * 2]]
+    )
+    shown = lines(table)
+    assert max(map(len, shown)) <= 80 and "…" not in "".join(shown)
+    words = " ".join(shown).split()
+    assert "".join(words).count("[−1.7000,−1.6100]") == 2
+    assert {"visible", "tokens", "plain-s0-", "02efe734", "context-s0-", "6c10782c", "993–1,024"} <= set(words)
+
+
 def test_titles_are_whole_in_one_line():
     table = Table(
         "",
