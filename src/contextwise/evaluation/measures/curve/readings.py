@@ -143,7 +143,8 @@ def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Est
 
     Which bin is lowest is a reading of the same documents, and the lowest of several is below what it would be on others. It
     is so once more in each resample, whose quantiles are therefore mirrored in the value (the basic bootstrap): else the bias
-    would count twice, and the curve with more bins would seem better.
+    would count twice, and the curve with more bins would seem better. Of few documents of unequal sizes these quantiles are
+    skewed, and may lie within the t-interval of the bin itself: the result holds both intervals.
 
     Args:
         fixed: with the interval of the bins as they are, which is kept for fewer than six documents.
@@ -153,7 +154,10 @@ def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Est
         return fixed
     drawn, value = bootstrap_estimate(fixed.value, drawn_R, documents, freedom=fixed.degrees_of_freedom), fixed.value
     low, high = drawn.limits
-    return replace(drawn, low=min(2 * value - high, value), high=max(2 * value - low, value))
+    lows, highs = [2 * value - high, value], [2 * value - low, value]
+    if fixed.has_interval:
+        lows, highs = [*lows, fixed.limits[0]], [*highs, fixed.limits[1]]
+    return replace(drawn, low=min(lows), high=max(highs))
 
 
 def effective_context(

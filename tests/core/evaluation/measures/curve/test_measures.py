@@ -227,6 +227,20 @@ def test_the_interval_of_the_lowest_of_many_equal_bins_covers_their_loss():
     assert covered > 42, "percentiles of the resamples cover it in half of such cases, these in more than four of five"
 
 
+def test_the_interval_of_the_lowest_bin_holds_that_of_the_bin():
+    """One document has a third of all targets: mirrored quantiles alone would be narrower than the t-interval, and lopsided."""
+    draw = np.random.default_rng(3)
+    sizes = np.full((14, 8), 10.0)
+    sizes[0] = 70.0
+    for _ in range(20):
+        nats = sizes * (6 + draw.normal(0, 0.4, (14, 1)) + draw.normal(0, 0.02, (14, 8)))
+        losses = nats.sum(0) / sizes.sum(0)
+        best = int(losses.argmin())
+        fixed = jackknife_estimate(losses[best], leave_one_out(nats, sizes)[:, best], sizes[:, best])
+        lowest = lowest_estimate(fixed, resampled_ratios(nats, sizes).min(axis=1), 14)
+        assert lowest.low <= fixed.low < fixed.high <= lowest.high
+
+
 def test_the_difference_to_the_longest_context_is_paired_by_document():
     """Documents that differ by three nats, and gain alike from context: the losses are uncertain, the gain is not."""
     rows, levels = np.arange(6), [2.0, 5.0, 3.0, 4.0, 2.5, 4.5]
