@@ -16,6 +16,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.files import atomic_file, disk_errors
 
 LONGEST_NAME = 80
+JSON_LINES = (".jsonl", ".ndjson")
 
 
 class LossWriter:
@@ -35,19 +36,23 @@ class LossWriter:
         step: of the model that is scored.
 
     Raises:
-        DataError: the file cannot be written.
+        DataError: the file cannot be written, or no document was added.
     """
 
     def __init__(self, path: str | Path, arm: str, seed: int, step: int | None = None) -> None:
         self.path = Path(path)
         numbers = {"seed": seed} | ({} if step is None else {"step": step})
         for name, number in numbers.items():
-            if number != int(number) or not 0 <= number < 2**63:
+            if isinstance(number, str) or number != int(number) or not 0 <= number < 2**63:
                 raise DataError(f"{name} is {number!r}, but must be a whole number from 0 to below 2^63")
         if not str(arm).strip():
             raise DataError("arm is empty; give the name of the way to train")
         if not self.path.name or (self.path.exists() and not self.path.is_file()):
             raise DataError(f"{str(path)!r} is no file that could be replaced; choose another path for the losses")
+        if self.path.suffix not in JSON_LINES:
+            raise DataError(
+                f"{path} does not end with {' or '.join(JSON_LINES)}, but JSON Lines are written; name it so"
+            )
         self._run: dict[str, Any] = {"arm": str(arm)} | {name: int(number) for name, number in numbers.items()}
         self._written: set[str] = set()
         self._stack = contextlib.ExitStack()
@@ -66,6 +71,10 @@ class LossWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         self._file = None
+        if kind is None and not self._written:
+            empty = DataError(f"no document was added, so {self.path} is not written; add each held-out document")
+            self._stack.__exit__(type(empty), empty, None)
+            raise empty
         return self._stack.__exit__(kind, error, trace)
 
     def add(self, document: str | int, tokens: float, nats: float, **more: Any) -> None:

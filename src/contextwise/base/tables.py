@@ -137,10 +137,10 @@ class Table:
         for number, column in enumerate(self.heads):
             justify, numeric = column.align or ("right" if number else "left"), column.kind != "text"
             title = titles[place]
-            if numeric:  # its numbers are never broken, but names above them are
-                longest = max((len(line) for cells in rows for line in cells[place][0]), default=0)
-                folded = (textwrap.fill(line, max(longest, LONGEST_WORD)) for line in title.split("\n"))
-                title = "\n".join(folded)
+            if numeric:  # its numbers are never broken, but long names above them are
+                longest = max([LONGEST_WORD, *(len(line) for cells in rows for line in cells[place][0])])
+                lines = title.split("\n")
+                title = "\n".join(line if " " in line else textwrap.fill(line, longest) for line in lines)
             layout: dict[str, Any] = {"justify": justify, "no_wrap": numeric, "min_width": column.width}
             table.add_column(Text(title), overflow="fold", **layout)
             place += 1

@@ -91,11 +91,20 @@ class Verb(TyperCommand):
             return super().invoke(ctx)
         except ContextwiseError as error:
             options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}
+            if OF_A_FILE.match(str(error)):  # which sets what the command line does not
+                options = {name: each for name, each in options.items() if _is_typed(ctx, name)}
             options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
             error.args = (with_options(str(error), options), *error.args[1:])
             raise
 
 
+def _is_typed(ctx: Any, name: str) -> bool:
+    """Whether an option was given on the command line."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+OF_A_FILE = re.compile(r"the \w+ .+\.ya?ml has (?:a|\d+) problem")
 SETTING = re.compile(
     r"(?P<start>^|problem: |\n  - )(?P<first>(?:executor\.)?\w+)(?:\.\d+(?:\.\w+)*)?(?=:? )"
     r"|`(?P<marked>\w+)`"

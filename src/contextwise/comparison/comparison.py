@@ -321,6 +321,11 @@ def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Diff
             f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "
             "another seed would have given.",
         )
+    if given := [name for name, group in groups.items() if [each.seed for each in group] == [None]]:
+        notes.append(
+            f"{listed(given)} {'is' if len(given) == 1 else 'are'} compared as given: the intervals are over documents, and "
+            "say nothing about how another training would end. Several seeds of an own training script: contextwise decide."
+        )
     if len(differences) > 1:
         notes.append(
             f"The {len(differences)} intervals are of 95% each, without the correction for their number that a trial has."

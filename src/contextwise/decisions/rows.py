@@ -128,14 +128,12 @@ def _table(rows: Any) -> pa.Table:
     try:
         if isinstance(rows, pd.DataFrame):
             rows = rows.reset_index() if set(rows.index.names) & set(COLUMNS) else rows
+            _refuse_other_columns([*rows.columns])
             frame = rows[[name for name in COLUMNS if name in rows.columns]]
             names = {name: frame[name].astype(str) for name in ("document", "part") if name in frame}
             return pa.Table.from_pandas(frame.assign(**names), preserve_index=False)
         if isinstance(rows, Mapping):
-            if rows and not set(COLUMNS) & set(rows):
-                raise DataError(
-                    f"the table has none of the columns {listed([*COLUMNS])}; it has {listed([*map(str, rows)])}"
-                )
+            _refuse_other_columns([*rows])
             return pa.table({name: rows[name] for name in COLUMNS if name in rows})
         if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
             return pa.Table.from_pylist([{name: row[name] for name in COLUMNS if name in row} for row in rows])
@@ -146,6 +144,12 @@ def _table(rows: Any) -> pa.Table:
     raise DataError(
         f"losses are {type(rows).__name__}; give files, a data frame, an Arrow table, or rows or columns of values"
     )
+
+
+def _refuse_other_columns(names: list[Any]) -> None:
+    """Raise a DataError if a table has columns, but none that counts."""
+    if names and not set(COLUMNS) & set(names):
+        raise DataError(f"the table has none of the columns {listed([*COLUMNS])}; it has {listed([*map(str, names)])}")
 
 
 def _read(path: Path, label: RunLabel) -> pa.Table:

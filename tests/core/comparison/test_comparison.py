@@ -296,6 +296,8 @@ def test_a_model_that_is_no_run_takes_part(runs, tmp_path):
     assert [group.name for group in comparison.groups] == ["gpt2 (gpt2-1)", "gpt2 (books-validation)"]
     assert comparison.groups[1].training_seconds is None and comparison.budgets == []
     assert any("is not a run of contextwise" in note for note in comparison.notes)
+    (given,) = [note for note in comparison.notes if "compared as given" in note]
+    assert "nothing about how another training would end" in given
 
 
 def test_one_document_allows_no_interval(tmp_path):

@@ -127,8 +127,8 @@ def test_few_documents_rank_nothing(tmp_path, count):
     assert "higher" not in words and words.endswith(f"nats per token, no significant difference{why}.")
 
 
-def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
-    """Half of the documents are lowest at 1 visible token, half at 8: a resample takes the bin that suits it."""
+def test_the_interval_of_the_best_context_is_at_least_that_of_its_bin(tmp_path):
+    """Half of the documents are lowest at 1 visible token, half at 8: resamples take the bin that suits them, and vary less."""
     rng = np.random.default_rng(0)
     rows = [i for i in range(8) for _ in range(2)]
     sums = RunningSums(np.array(rows), 8, (8, 8))
@@ -139,8 +139,8 @@ def test_the_interval_of_the_best_context_draws_the_lowest_bin_again(tmp_path):
     passes = sums.finish()
     _, measures = curve_measures(passes, 0.01)
     best, last = measures["lowest_bin"], measures["best_context_loss"]
-    assert best["method"] == "bootstrap" and best["low"] <= best["value"] <= best["high"]
-    assert best["high"] < last["high"]  # the other bin is lower where this one is high
+    assert best["method"] == "bootstrap" and best["low"] <= best["value"] < best["high"]
+    assert best["low"] <= last["low"] and best["high"] == last["high"]  # the last tenth is the lowest bin
 
 
 def test_one_document_has_no_interval(tmp_path):

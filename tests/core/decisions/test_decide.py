@@ -628,10 +628,20 @@ def test_the_writer_writes_whole_files_or_none(tmp_path):
         (("a.jsonl", "a", 1.7), "seed is 1.7, but must be a whole number"),
         (("a.jsonl", "a", 2**70), "below 2.63"),
         (("a.jsonl", " ", 0), "arm is empty"),
+        (("a.jsonl", "a", "a"), "seed is 'a', but must be a whole number"),
+        (("a.csv", "a", 0), "a.csv does not end with .jsonl or .ndjson"),
     ):
         with pytest.raises(DataError, match=message):
             LossWriter(*arguments)
-    assert not (tmp_path / "b.jsonl").exists()
+    with pytest.raises(DataError, match="no document was added"), LossWriter(tmp_path / "b.jsonl", "b", 0):
+        pass
+    assert not (tmp_path / "b.jsonl").exists() and [*tmp_path.iterdir()] == [tmp_path / "new"]
+
+
+@pytest.mark.parametrize("table", [{"a": [1.0]}, pd.DataFrame({"a": [1.0]})])
+def test_a_table_without_any_known_column_is_refused_by_its_columns(table):
+    with pytest.raises(DataError, match="none of the columns arm, .*; it has a$"):
+        decide(table, "a")
 
 
 def test_the_plan_finds_the_parts_of_the_spread():
@@ -685,7 +695,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     words = contextwise.words(f"decide {files}")
     assert "new is better than base: −0.0" in words and "page: decisions/vs-base/report.html" in words
     page = Path("decisions/vs-base/report.html").read_text()
-    assert "these held-out any text like dev. by" in words and "any text like these documents" in page
+    assert "these held-out any text like std. dev." in words and "any text like these documents" in page
     assert "new is better than base" in page
     assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")

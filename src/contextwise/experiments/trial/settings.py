@@ -16,12 +16,13 @@ from contextwise.base.config import (
     as_numbers,
     parse_yaml,
     read_yaml,
+    settings_of,
     validate,
     with_output,
     with_overrides,
 )
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
-from contextwise.base.estimates import Documents
+from contextwise.base.estimates import Documents, listed
 from contextwise.base.files import expanded
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
@@ -326,11 +327,17 @@ def load_trial(
     if overrides and "recipe" not in data:
         data["recipe"] = DEFAULT_RECIPE
     data = with_output(with_overrides(data, overrides or []), overrides, output)
+    shared = [key for key, _ in settings_of(overrides or []) if key.startswith("recipe.")]
     if trial is None:
         given = data.get("arms")
         arms = "-vs-".join(map(_arm_name, given)) if isinstance(given, list | dict) else ""
         data.setdefault("name", f"{arms or 'trial'}-on-{Path(str(data.get('corpus'))).name}")
-    return validate(TrialSettings, data, "the trial" if trial is None else f"the trial {trial}")
+    settings = validate(TrialSettings, data, "the trial" if trial is None else f"the trial {trial}")
+    own = [name for name, arm in settings.arms.items() if arm.recipe is not None]
+    if shared and own:
+        have = "has a recipe of its own" if len(own) == 1 else "have recipes of their own"
+        say(f"note: {listed(own)} {have}, which {listed(shared)} {'does' if len(shared) == 1 else 'do'} not change")
+    return settings
 
 
 def _identified_setting(setting: str) -> str:
