@@ -161,9 +161,10 @@ def prepare(
             left_out = "--deduplicate 0.8 leaves copies of whole texts out; " if deduplicate is None else ""
             shown = f"contextwise corpus {shlex.quote(str(out))} --overlap {found.name} shows them"
             say(f"note: {found.sentence}: losses on them are too low. A trial leaves them out; {left_out}{shown}")
-    if not as_json and manifest["columns_as_json"]:
-        console.print(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}", markup=False)
-    say(f"corpus: {corpus.path}")
+    if not as_json:
+        if manifest["columns_as_json"]:
+            show(f"kept as JSON text: {', '.join(manifest['columns_as_json'])}")
+        show_line(f"corpus: {corpus.path}")
 
 
 def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
@@ -174,27 +175,26 @@ def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
         for name, split in manifest["splits"].items()
     ]
     counts = [Column(name, "integer") for name in ("documents", "tokens", "bytes")]
-    console.print(Table("", ["split", *counts, Column("bytes/token", "estimate", ".2f")], rows))
+    show(Table("", ["split", *counts, Column("bytes/token", "estimate", ".2f")], rows))
     megabytes = sum(split["bytes"] for split in manifest["splits"].values()) / 1e6
-    console.print(
+    show(
         f"vocabulary {corpus.vocab_size:,} ({manifest['tokenizer']['name']}), {manifest['dtype']}; "
         f"{megabytes:.1f} MB"
         + (
             " (prepared before, from the same texts with the same options)"
             if seconds is None
             else f" in {seconds:.1f} s: {megabytes / seconds:.1f} MB/s"
-        ),
-        markup=False,
+        )
     )
     skipped = manifest["skipped"]
     if skipped["bad"] or skipped["empty"]:
-        console.print(f"left out: bad records {skipped['bad']:,}, empty texts {skipped['empty']:,}")
+        show(f"left out: bad records {skipped['bad']:,}, empty texts {skipped['empty']:,}")
     if near := manifest.get("deduplicated"):
         documents = near["left_out"] + sum(split["documents"] for split in manifest["splits"].values())
         found = f"{near['left_out']:,} of {documents:,} documents ({near['left_out'] / documents:.1%})"
-        console.print(f"left out: {found} nearly copy an earlier one", markup=False)
+        show(f"left out: {found} nearly copy an earlier one")
         for each in near["examples"][:1]:
-            console.print(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}", markup=False)
+            show(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}")
 
 
 MOST_COMPARED = 20_000_000

@@ -128,9 +128,9 @@ def test_a_missing_file_is_named_without_its_split(tmp_path):
 
 
 def test_the_command_takes_named_splits(contextwise, parts):
-    status, _, errors = contextwise("prepare --tokenizer bytes --out out", *parts)
+    status, printed, errors = contextwise("prepare --tokenizer bytes --out out", *parts)
     assert status == 0, errors
-    rows = [line.split()[:2] for line in errors.split("\n") if line.startswith((" train", " adapt", " test"))]
+    rows = [line.split()[:2] for line in printed.split("\n") if line.startswith((" train", " adapt", " test"))]
     assert rows == [["train", "3"], ["adapt", "1"], ["test", "2"]]
 
 
