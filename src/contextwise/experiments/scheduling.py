@@ -206,7 +206,7 @@ class LiveTable:
             others = (seconds - training) / max(1, len(self.spent)) / max(1, counts["running"])
             unfinished = counts["running"] + counts["waiting"]
             left = f", about {duration((total - done) / pace * training / seconds + unfinished * others)} left"
-        return f"{counted(len(shown), 'run')}: {parts}; {done / total:.0%} of the work done{left}"
+        return f"{counted(len(shown), 'run')}: {parts}; {done / total:.0%} of the FLOPs done{left}"
 
 
 def state_table(states: Iterable[RunState], running: dict[str, float | None]) -> Table:

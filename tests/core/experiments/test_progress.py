@@ -37,14 +37,14 @@ def test_the_time_left_counts_start_up_and_curves_of_the_runs_left(claimed, monk
     clock[0] = 11.0
     table.finished(run)
     left = sweep.flops / run.flops - 1
-    assert table.summary(set()).endswith(f"of the work done, about {duration(30 + left)} left")
+    assert table.summary(set()).endswith(f"of the FLOPs done, about {duration(30 + left)} left")
 
 
 def test_the_summary_counts_every_run_once(claimed, monkeypatch):
     sweep = claimed(grid={"data.context": [16, 32], "training.steps": [12], "seed": [0, 1]})
     first, second, third, _ = sweep.plan
     table = LiveTable(sweep)
-    assert table.summary(set()) == "4 runs: 4 waiting; 0% of the work done"
+    assert table.summary(set()) == "4 runs: 4 waiting; 0% of the FLOPs done"
     done = {first.id: "finished", second.id: "finished", third.id: "failed"}
     for name, state in done.items():
         table.states[name] = replace(table.states[name], state=state)
@@ -52,6 +52,6 @@ def test_the_summary_counts_every_run_once(claimed, monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: begin + 600)
     share = (first.flops + second.flops) / sweep.flops
     left = duration(600 * (1 - share) / share)
-    expected = f"4 runs: 2 finished, 1 failed, 1 waiting; {share:.0%} of the work done, about {left} left"
+    expected = f"4 runs: 2 finished, 1 failed, 1 waiting; {share:.0%} of the FLOPs done, about {left} left"
     assert table.summary({second.id}) == expected  # finished, though its process has not ended yet
     assert "2 finished, 1 running, 1 waiting" in table.summary({third.id})
