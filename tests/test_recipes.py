@@ -93,8 +93,11 @@ def test_several_recipes_of_one_name_are_listed():
         shipped_recipe("table1", "reproduce")
 
 
-def test_a_shipped_recipe_is_an_arm(corpus_folder):
+def test_a_shipped_recipe_is_an_arm(corpus_folder, capsys):
     values = {"arms": ["gpt2", "contextlm/pm-nano"], "corpus": str(corpus_folder)}
+    assert load_trial(None, values, ["recipe.model.size=pico"]).recipe["model"]["size"] == "pico"
+    note = "note: pm-nano has a recipe of its own, which recipe.model.size does not change"
+    assert note in " ".join(capsys.readouterr().err.split())
     arms = load_trial(None, values).arms
     assert list(arms) == ["gpt2", "pm-nano"]
     assert arms["pm-nano"].recipe["model"] == read_yaml(recipe_path("pm-nano"))["model"]

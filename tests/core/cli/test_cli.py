@@ -534,6 +534,16 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
+def test_a_setting_of_a_file_is_named_as_in_the_file_and_a_typed_one_as_its_option(contextwise, tmp_path) -> None:
+    (tmp_path / "trial.yaml").write_text("arms: [gpt2, pm]\ncorpus: c\nseeds: many\n")
+    status, _, errors = contextwise(f"trial {tmp_path}/trial.yaml")
+    assert status == 2 and "seeds is 'many'" in errors and "--seeds" not in errors
+    status, _, errors = contextwise(f"trial {tmp_path}/trial.yaml --seeds 1")
+    assert status == 2 and "--seeds is 1, but must be at least 2" in errors
+    status, _, errors = contextwise("trial gpt2 pm --corpus c --seeds 1")
+    assert status == 2 and "--seeds is 1, but must be at least 2" in errors
+
+
 def test_tab_completes_verbs_and_options():
     code = (
         "import os, sys\nfrom contextwise import cli\nsys.argv = ['contextwise']\n"
