@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,7 @@ from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.kernel import Subject, measure, measures
+from contextwise.evaluation.kernel import Measure, Subject, measure, measures
 from contextwise.evaluation.measures.curve import DEFAULT_SAMPLES, Curve
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.trial.settings import TrialSettings
@@ -210,8 +211,18 @@ def test_a_loaded_model_is_known_by_the_tokenizer_where_it_was_loaded_from(resul
         lambda: contextwise.compare({"one": loaded, "two": loaded}, other, limit=2),
         lambda: contextwise.evaluate(Subject(small_gpt2(), tokenizer=byte_tokenizer().tokenizer), other, limit=2),
     ):
-        with pytest.raises(DataError, match="prepared with another tokenizer than that of"):
+        with pytest.raises(DataError, match="prepared with another tokenizer than (that in|the one that was given)"):
             call()
+    config = copy.deepcopy(loaded.config)
+    config.vocab_size = 300  # a configuration keeps the path that it was read from
+    assert contextwise.evaluate(type(loaded)(config), other, limit=2, out=tmp_path / "built").measures
+    moved = tmp_path / "my models" / "one"
+    shutil.copytree(results["run"].path / "model", moved)
+    elsewhere = contextwise.load(moved)
+    digest = Subject(elsewhere).digest
+    shutil.rmtree(moved)
+    assert contextwise.evaluate(elsewhere, corpus_folder, limit=2, out=tmp_path / "moved").measures
+    assert Subject(elsewhere).digest == digest
     assert contextwise.evaluate(small_gpt2(vocab_size=300), other, limit=2, out=tmp_path / "unknown").measures
     assert Subject(loaded).tokenizer("ab").input_ids == Subject(str(results["run"].path)).tokenizer("ab").input_ids
     with pytest.raises(CheckpointError, match="was loaded from no folder or name that has a tokenizer"):
@@ -221,6 +232,8 @@ def test_a_loaded_model_is_known_by_the_tokenizer_where_it_was_loaded_from(resul
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda run: contextwise.measure(Measure, run), "name is <class .*>, but must be the name of a measure"),
+        (lambda run: contextwise.decide([{"a": 3.0}], "a"), "none of the columns arm, .*; it has a$"),
         (lambda run: contextwise.measure(None, run), "name is None, but must be the name of a measure"),
         (lambda run: contextwise.load(run, dtype="bf16"), "dtype is 'bf16', but must be a data type of torch"),
         (lambda run: contextwise.load(run, dtype=float), "dtype is <class 'float'>, but must be a data type of torch"),

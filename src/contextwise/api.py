@@ -122,7 +122,7 @@ def measure(
     """
     from contextwise.evaluation import kernel
 
-    if isinstance(name, type) and issubclass(name, kernel.Measure):
+    if isinstance(name, type) and issubclass(name, kernel.Measure) and name is not kernel.Measure:
         name = name.name
     if isinstance(name, str):
         known = kernel.measures()

@@ -43,13 +43,17 @@ class LossWriter:
         self.path = Path(path)
         numbers = {"seed": seed} | ({} if step is None else {"step": step})
         for name, number in numbers.items():
-            if isinstance(number, str) or number != int(number) or not 0 <= number < 2**63:
+            try:
+                whole = not isinstance(number, str) and number == int(number) and 0 <= number < 2**63
+            except (TypeError, ValueError, OverflowError):
+                whole = False
+            if not whole:
                 raise DataError(f"{name} is {number!r}, but must be a whole number from 0 to below 2^63")
         if not str(arm).strip():
             raise DataError("arm is empty; give the name of the way to train")
         if not self.path.name or (self.path.exists() and not self.path.is_file()):
             raise DataError(f"{str(path)!r} is no file that could be replaced; choose another path for the losses")
-        if self.path.suffix not in JSON_LINES:
+        if self.path.suffix.lower() not in JSON_LINES:
             raise DataError(
                 f"{path} does not end with {' or '.join(JSON_LINES)}, but JSON Lines are written; name it so"
             )

@@ -136,6 +136,7 @@ def _table(rows: Any) -> pa.Table:
             _refuse_other_columns([*rows])
             return pa.table({name: rows[name] for name in COLUMNS if name in rows})
         if isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
+            _refuse_other_columns([*dict.fromkeys(name for row in rows for name in row)])
             return pa.Table.from_pylist([{name: row[name] for name in COLUMNS if name in row} for row in rows])
         if hasattr(rows, "__arrow_c_stream__"):
             return pa.table(rows)

@@ -1,6 +1,8 @@
 """Compare tokenizers by their token ids, and configure the special tokens around a text."""
 
+import contextlib
 import functools
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +11,7 @@ from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer, processors
 
-from contextwise.base.errors import DataError, one_line, refuse_pipe
+from contextwise.base.errors import ContextwiseError, DataError, one_line, refuse_pipe
 from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
@@ -69,23 +71,47 @@ def hash_of(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     return None if backend is None else _hash_of_settings(backend.to_str().encode())
 
 
-def model_tokenizer_hash(source: str, cached: bool = False) -> str | None:
-    """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none.
-
-    ``cached``: None, too, where the Hub would have to be asked.
-    """
+def _local_file(source: str, file: str) -> Path | None:
+    """A file of a model (run, folder or Hub name) on this machine, which need not exist; None if the Hub has to be asked."""
     folder = Path(model_folder(source))
     name, revision = hub_revision(source)
-    file = folder / FILE if folder.is_dir() else try_to_load_from_cache(name, FILE, revision=revision)
-    if not isinstance(file, str | Path):
-        if cached:
-            return None
+    found = folder / file if folder.is_dir() else try_to_load_from_cache(name, file, revision=revision)
+    return Path(found) if isinstance(found, str | Path) else None
+
+
+def tokenizer_hash_beside(origin: str, vocabulary: int) -> str | None:
+    """Hash of the tokenizer where a model in memory was loaded from; None if none is known on this machine.
+
+    Its path may be that of a configuration alone, or the model was given another vocabulary since: the ``config.json`` there
+    must name as many tokens.
+    """
+    with contextlib.suppress(ContextwiseError, ValueError, OSError):  # it was moved, or is damaged
+        config, file = _local_file(origin, "config.json"), _local_file(origin, FILE)
+        if config is not None and file is not None and vocabulary in _vocabularies(json.loads(config.read_bytes())):
+            return tokenizer_hash(file)
+    return None
+
+
+def _vocabularies(config: Any) -> set[int]:
+    """The vocabulary sizes that a ``config.json`` names, of its parts too."""
+    if not isinstance(config, dict):
+        return set()
+    parts = (_vocabularies(value) for name, value in config.items() if name.endswith("_config"))
+    sizes = {size for part in parts for size in part}
+    return {*sizes, config["vocab_size"]} if isinstance(config.get("vocab_size"), int) else sizes
+
+
+def model_tokenizer_hash(source: str) -> str | None:
+    """Hash of the tokenizer of a model (run, folder or Hub name); None if it has none."""
+    file = _local_file(source, FILE)
+    if file is None:
+        name, revision = hub_revision(source)
         try:
-            file = hf_hub_download(name, FILE, revision=revision)
+            file = Path(hf_hub_download(name, FILE, revision=revision))
         except (HfHubHTTPError, OSError):
             # No such file, or a cached model without a network: then only the vocabulary size is checked.
             return None
-    return tokenizer_hash(Path(file)) if Path(file).is_file() else None
+    return tokenizer_hash(file) if file.is_file() else None
 
 
 def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
@@ -94,7 +120,7 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    check_same_tokenizer(source, corpus, model_tokenizer_hash(source))
+    check_same_tokenizer(source, corpus)
     if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
         raise DataError(
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
@@ -102,9 +128,9 @@ def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
         )
 
 
-def check_same_tokenizer(source: str, corpus: Corpus, known: str | None) -> None:
-    """Raise a DataError if a corpus was prepared with another tokenizer than a model's, whose hash is ``known``."""
-    if len({corpus_tokenizer_hash(corpus.path), known} - {None}) > 1:
+def check_same_tokenizer(source: str, corpus: Corpus) -> None:
+    """Raise a DataError if a corpus was prepared with another tokenizer than that of a model."""
+    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
             f"prepare a corpus with --tokenizer {source}"

@@ -212,6 +212,11 @@ class CueForCausalLM(CausalLanguageModel):
             )
         attention_mask = inputs["attention_mask"]
         given = {name: value for name, value in inputs.items() if value is not None}
+        begins = sources.get("cu_seq_lens_q")
+        if position_ids is None and begins is not None and len(begins) > 2:
+            raise ConfigError(
+                "cu_seq_lens_q names packed sentences; give their position_ids too, which tell them apart here"
+            )
         for name in (*FlashAttentionKwargs.__annotations__, "seq_idx"):
             sources.pop(name, None)
         if position_ids is None and attention_mask is not None:

@@ -532,6 +532,10 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     )
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was prepared with another tokenizer than that of") == 2
+    reasons = ("has no split 'test'", "--tokens is 5, but one step", "a width of 33 is not divisible by 4 heads")
+    reasons += ("is not empty and holds no trial", "arms is 3, but must be a list of arms, or a mapping")
+    assert [reason for reason in reasons if reason not in done.stderr] == []
 
 
 def test_a_setting_of_a_file_is_named_as_in_the_file_and_a_typed_one_as_its_option(contextwise, tmp_path) -> None:

@@ -629,6 +629,9 @@ def test_the_writer_writes_whole_files_or_none(tmp_path):
         (("a.jsonl", "a", 2**70), "below 2.63"),
         (("a.jsonl", " ", 0), "arm is empty"),
         (("a.jsonl", "a", "a"), "seed is 'a', but must be a whole number"),
+        (("a.jsonl", "a", None), "seed is None, but must be a whole number"),
+        (("a.jsonl", "a", float("nan")), "seed is nan, but must be a whole number"),
+        (("a.jsonl", "a", float("inf")), "seed is inf, but must be a whole number"),
         (("a.csv", "a", 0), "a.csv does not end with .jsonl or .ndjson"),
     ):
         with pytest.raises(DataError, match=message):

@@ -284,6 +284,8 @@ def test_bad_inputs():
         model(torch.ones(1, 25, dtype=torch.long))
     with pytest.raises(ConfigError, match="a sentence of 25 tokens is longer than the 24 positions of the model"):
         model(torch.ones(1, 30, dtype=torch.long), attention_mask=(torch.arange(30) > 4).long()[None])
+    with pytest.raises(ConfigError, match="cu_seq_lens_q names packed sentences; give their position_ids too"):
+        model(tokens, cu_seq_lens_q=torch.tensor([0, 5, 10]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'context'"):
         model(tokens, context=contexts)
     with pytest.raises(ConfigError, match="neither input_ids nor inputs_embeds given"):

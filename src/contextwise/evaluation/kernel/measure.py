@@ -226,7 +226,8 @@ def measure(
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
-    key = content_key(question=resolved, subject=subject.digest, dtype=number_format)
+    read_by = {"tokenizer": subject.tokenizer_hash} if subject.loaded and corpus is None else {}
+    key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **read_by)
     name = "-".join(filter(None, (settings.name, label, key[:8])))
     path = subject.home / name if out is None else output_folder(Path(out))
     with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:

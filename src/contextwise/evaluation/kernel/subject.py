@@ -273,24 +273,29 @@ class Subject:
 
         The tokenizer of a loaded model is known if it was given, or lies where the model was loaded from.
         """
-        from contextwise.models.tokenizers import check_same_tokenizer, check_tokenizer
+        from contextwise.models.tokenizers import check_tokenizer, corpus_tokenizer_hash
 
         if not self.loaded:
             embeddings: Any = self.model.get_input_embeddings()
             check_tokenizer(self.source, int(embeddings.weight.shape[0]), corpus)
-        else:
-            check_same_tokenizer(self.origin or self.source, corpus, self._tokenizer_hash)
+        elif len({corpus_tokenizer_hash(corpus.path), self.tokenizer_hash} - {None}) > 1:
+            other = f"that in {self.origin}, where the loaded model comes from"
+            if self._given_tokenizer is not None:
+                other = "the one that was given with the loaded model"
+            raise DataError(
+                f"the corpus {corpus.path} was prepared with another tokenizer than {other}; prepare a corpus with that, "
+                "or, if the model has another, give contextwise.evaluation.kernel.Subject(model, tokenizer=TOKENIZER)"
+            )
 
-    @property
-    def _tokenizer_hash(self) -> str | None:
+    @cached_property
+    def tokenizer_hash(self) -> str | None:
         """Hash of a loaded model's tokenizer; None if none is known on this machine."""
-        from contextwise.models.tokenizers import hash_of, model_tokenizer_hash
+        from contextwise.models.tokenizers import hash_of, tokenizer_hash_beside
 
         if self._given_tokenizer is not None:
             return hash_of(self._given_tokenizer)
-        with contextlib.suppress(CheckpointError):  # it was moved since
-            return model_tokenizer_hash(self.origin, cached=True) if self.origin else None
-        return None
+        embeddings: Any = self.model.get_input_embeddings()
+        return tokenizer_hash_beside(self.origin, int(embeddings.weight.shape[0])) if self.origin else None
 
     def trained_on(self, fingerprint: str) -> bool:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""
@@ -418,8 +423,7 @@ def _digest_of_loaded(subject: Subject) -> str:
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     tokenizer = subject._given_tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    known = subject._tokenizer_hash if tokenizer is None else repr(tokenizer)
-    digest.update((backend.to_str() if backend is not None else repr(known)).encode())
+    digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
     for name, module in model.named_modules():
         # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
         numbers = ((key, value) for key, value in vars(module).items() if type(value) in (int, float))

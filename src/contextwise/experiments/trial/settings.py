@@ -178,7 +178,9 @@ class TrialSettings(Settings):
             if len(named) < len(arms):
                 raise ConfigError("two arms have the same name; give each a name of its own in a trial file")
             return {name: _arm(str(arm)) for name, arm in named.items()}
-        return {name: _given_arm(str(name), arm) for name, arm in arms.items()} if isinstance(arms, dict) else arms
+        if not isinstance(arms, dict):
+            raise ConfigError(Problem("but must be a list of arms, or a mapping of names to arms", value=arms))
+        return {name: _given_arm(str(name), arm) for name, arm in arms.items()}
 
     @field_validator("arms")
     @classmethod
