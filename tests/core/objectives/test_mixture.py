@@ -109,7 +109,7 @@ def test_special_tokens_are_those_of_all_parts():
         ({"causal": 0.0, "prefix": 1.0}, "parts.0.weight is 0.0, but must be greater than 0"),
         ({"causal": float("nan"), "prefix": 1.0}, "parts.0.weight is nan, but must be a finite number"),
         ({"causal": 0.5, "sentence": 0.5}, "the objective 'sentence', whose examples are not trained with others"),
-        ({"causal": 1.0}, "parts is .* at least 2 items"),
+        ({"causal": 1.0}, "parts is .* at least 2 values"),
         ({"causal": 0.5, "mixture": 0.5}, "parts.1.objective: the objective is 'mixture', but must be one of causal"),
     ],
 )
