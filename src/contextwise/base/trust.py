@@ -1,4 +1,4 @@
-"""Whose Python code may run: not that which comes with a model or tokenizer, unless the user says so."""
+"""The user's choice about foreign Python code: that which comes with a model or tokenizer runs only if the user allows it."""
 
 
 class Trust:
