@@ -126,9 +126,10 @@ def runs_table(
     Args:
         further: columns after these, whose ``cells`` are a list for each row.
     """
+    budgets = list(dict.fromkeys(each.budget for each in lengths))
     rows: list[list[Cell]] = []
     for each, own in zip(lengths, cells or [[]] * len(lengths), strict=True):
-        arm = each.arm, f"{count(parameters[each.arm])} parameters"
+        arm = *_at(each, budgets), f"{count(parameters[each.arm])} parameters"
         rows.append([arm, float(each.tokens), each.steps, each.epochs, each.tokens_per_parameter, each.flops, *own])
     columns = [Column("arm"), Column("tokens", "count"), Column("steps", "integer")]
     columns += [Column("epochs", "estimate", ".3g"), Column("tokens a\nparameter", "estimate", ".3g")]

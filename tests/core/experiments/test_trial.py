@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from command_line import words_of
 from contextwise.base import progress
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted, NotFiniteError, TrainingError
-from contextwise.base.estimates import as_json
+from contextwise.base.estimates import as_json, count
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
@@ -40,7 +41,7 @@ from contextwise.experiments.trial.rates import doubtful_rates
 from contextwise.experiments.trial.search import Search
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.decided import overview_plots
-from contextwise.reports.trial import _path_table, plan_tables, trial_page, trial_tables
+from contextwise.reports.trial import _path_table, plan_tables, runs_table, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from small import run_summary, save_model, small_gpt2, write_documents
@@ -1061,6 +1062,10 @@ def test_every_output_says_how_long_the_runs_are(finished, corpus_folder, tmp_pa
     for words in (words_of(trial_tables(shown)), words_of(plan_tables(plan, "flops"))):
         assert "tokens steps epochs parameter" in words and row in words
     assert all(title in html for title in ("tokens", "steps", "epochs", "tokens a parameter"))
+    first, further = plan.lengths[0], replace(plan.lengths[0], budget=8192)
+    several = words_of(runs_table("", [first, further], plan.parameters))
+    assert "8.19k tokens" in several and f"{count(first.budget)} tokens" in several
+    assert "8.19k" not in words_of(runs_table("", [first], plan.parameters))
     part = {**RECIPE, "data": {"context": 16, "tokens": 640}}
     read_often = Trial(small_trial(corpus_folder, tmp_path / "t", recipe=part, tokens=6400)).plan()
     assert [length.epochs for length in read_often.lengths] == [10, 10]
