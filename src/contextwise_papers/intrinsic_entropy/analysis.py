@@ -4,18 +4,13 @@ Source: intrinsic entropy, Sections 2.2.2, C.2 and J.2. Everything is joined by 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise_papers.intrinsic_entropy.density import (
-    density_directions,
-    further_dimensions,
-    kde_entropy,
-    leading_directions,
-)
+from contextwise_papers.intrinsic_entropy.density import density_directions, kde_entropy, leading_directions
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
 from contextwise_papers.intrinsic_entropy.fits import LineFit, PowerFit, correlations, fit_line, fit_power
 from contextwise_papers.intrinsic_entropy.spectra import (
@@ -33,42 +28,8 @@ SHARE_OF_SUBSPACES = 0.1
 """Subspaces from this share of the channels on enter the least correlation; S of a few directions is mostly noise."""
 
 
-class FitsJson(TypedDict):
-    """Fits of the loss; by N and by threshold where there are several."""
-
-    power: NotRequired[PowerFit]
-    by_kde: NotRequired[LineFit]
-    by_entropy: dict[int, LineFit]
-    by_dimension: dict[float, LineFit]
-
-
-class CorrelationJson(TypedDict):
-    """Pearson's correlations between ``names``, a list for each row."""
-
-    names: list[str]
-    values: list[list[float]]
-
-
-class IntrinsicJson(TypedDict):
-    """:class:`IntrinsicEntropy` as JSON; contexts, N and thresholds are keys."""
-
-    measurement: dict[str, Any]
-    losses: dict[int, Estimate]
-    differences: dict[int, Estimate]
-    entropies: dict[int, ByContext]
-    dimensions: dict[float, ByContext]
-    further_dimensions: dict[str, ByContext]
-    kde: ByContext
-    fits: FitsJson
-    correlation: CorrelationJson
-    notes: list[str]
-
-
 class IntrinsicEntropy:
     """Entropies, dimensions and fits of one measurement; what its files do not allow becomes a note.
-
-    Args:
-        bandwidth: of the kernel density, in units of the features' own covariance; Scott's if None.
 
     Attributes:
         losses: context -> cross entropy with its interval over documents.
@@ -80,7 +41,6 @@ class IntrinsicEntropy:
         dimensions: threshold -> context -> intrinsic dimension.
         kde: context -> Gaussian-KDE entropy over ``directions`` leading directions; empty where it does not exist.
         kde_with_own: the same with each point in its own density, as in the source.
-        further: estimator of :func:`.further_dimensions` -> context -> dimension.
         power: fit of the loss over context; None with the reason among ``notes``.
         by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
         by_dimension: threshold -> fit of the loss over the dimension.
@@ -88,7 +48,7 @@ class IntrinsicEntropy:
         correlation: Pearson's, over contexts, between ``names``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
     """
 
-    def __init__(self, measurement: EntropyResult, bandwidth: float | None = None) -> None:
+    def __init__(self, measurement: EntropyResult) -> None:
         summary, means = measurement.summary, measurement.losses()
         self.measurement, self.contexts = measurement, measurement.contexts
         self.notes: list[str] = list(summary["notes"])
@@ -104,7 +64,7 @@ class IntrinsicEntropy:
         counts = {context: intrinsic_dimensions(values) for context, values in self.spectra.items()}
         self.dimensions = {x: {c: float(of[i]) for c, of in counts.items()} for i, x in enumerate(THRESHOLDS)}
         self.directions = density_directions(summary["kept"], min(summary["width"], shared))
-        self._estimate_densities(bandwidth)
+        self._estimate_densities()
         series = {"−CE": {context: -loss for context, loss in means.items()}}
         series |= {f"S_{n}": self.entropies[n] for n in self.sizes} | ({"KDE": self.kde} if self.kde else {})
         fit = _fit_or_note(self.notes, correlations, series)
@@ -128,28 +88,19 @@ class IntrinsicEntropy:
         if self.power is not None and not self.power.exponent.above(0.0):
             self.notes.append("The exponent of the power law is not determined: its interval reaches below zero.")
 
-    def _estimate_densities(self, bandwidth: float | None) -> None:
-        """Entropies by kernel density without and with the own point, and further dimensions, of the kept features."""
+    def _estimate_densities(self) -> None:
+        """Entropies by kernel density of the kept features, without and with each point in its own density."""
         self.kde: ByContext = {}
         self.kde_with_own: ByContext = {}
-        self.further: dict[str, ByContext] = {}
         for context in self.contexts:
-            features_KD = self.measurement.features(context)
-            points_KM = leading_directions(features_KD, self.directions)
+            points_KM = leading_directions(self.measurement.features(context), self.directions)
             try:
-                self.kde[context] = kde_entropy(points_KM, bandwidth)
-                self.kde_with_own[context] = kde_entropy(points_KM, bandwidth, leave_one_out=False)
+                self.kde[context] = kde_entropy(points_KM)
+                self.kde_with_own[context] = kde_entropy(points_KM, leave_one_out=False)
             except DataError as error:
                 self.notes.append(f"There is no kernel density at a context of {context:,} tokens: {error}.")
-            try:
-                dimensions = further_dimensions(features_KD)
-            except DataError as error:
-                self.notes.append(f"There is no dimension by distances at a context of {context:,} tokens: {error}.")
-                continue
-            for name, value in dimensions.items():
-                self.further.setdefault(name, {})[context] = value
 
-    def to_dict(self) -> IntrinsicJson:
+    def to_dict(self) -> dict[str, Any]:
         """Everything but the eigenvalues themselves, as JSON-ready values; contexts, N and thresholds are keys."""
         fits = {"power": self.power, "by_kde": self.by_kde}
         by_entropy = {n: self.by_entropy[n] for n in self.sizes if n in self.by_entropy}
@@ -157,7 +108,6 @@ class IntrinsicEntropy:
         values |= {
             "measurement": self.measurement.summary,
             "entropies": {n: self.entropies[n] for n in self.sizes},
-            "further_dimensions": self.further,
             "fits": {name: fit for name, fit in fits.items() if fit is not None}
             | {"by_entropy": by_entropy, "by_dimension": self.by_dimension},
             "correlation": {"names": self.names, "values": self.correlation},

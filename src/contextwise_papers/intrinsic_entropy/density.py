@@ -26,7 +26,7 @@ from contextwise_papers.intrinsic_entropy.spectra import SMALLEST
 
 _PAIRS_AT_ONCE = 2**24
 _LEAST_POINTS_PER_DIRECTION = 10
-_LEAST_POINTS, _NEIGHBOURS = 100, 20
+_LEAST_POINTS = 100
 
 
 def scott_factor(points: int, dimensions: int) -> float:
@@ -112,43 +112,11 @@ def _points(features_ND: Any) -> torch.Tensor:
     return x_ND
 
 
-def further_dimensions(features_ND: Any, most: int = 2000) -> dict[str, float]:
-    """Estimates of the dimension from the distances between points.
-
-    - ``TwoNN`` (Facco et al. 2017): from the ratio of the distances to the two nearest points, by a line through the origin
-      without the largest tenth.
-    - ``MLE`` (Levina and Bickel 2004, averaged over points as by MacKay and Ghahramani): from the distances to the 20 nearest.
-    - ``CorrInt`` (Grassberger and Procaccia 1983): growth of the number of pairs between the median distances to the 10th and
-      the 20th nearest.
-    - ``NN``: the mean distance to the nearest of D points falls as D^(-1/d) (intrinsic entropy, Theorem 1 with a density
-      bounded from below); over D halved up to four times.
-
-    Of the first ``most`` points (N, D), without copies of a point and points as near to one as float32 resolves. Estimators
-    that have no positive value, as where all distances are equal, are left out.
-    """
-    distances_NN = _distances(features_ND, most)
-    near_NK = distances_NN.topk(_NEIGHBOURS, dim=1, largest=False).values
-    kept = int(0.9 * len(distances_NN))
-    ratios = (near_NK[:, 1] / near_NK[:, 0]).log().sort().values[:kept]
-    levels = -torch.log1p(-torch.arange(1, kept + 1) / len(distances_NN))
-    inverse_N = (near_NK[:, -1:] / near_NK[:, :-1]).log().mean(1)
-    radii = near_NK[:, [_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1]].median(0).values
-    pairs = torch.stack([(distances_NN < radius).sum() for radius in radii])
-    slope = distance_line(_by_count(distances_NN)).slope.value
-    found = {
-        "TwoNN": float(ratios @ levels.to(ratios) / (ratios @ ratios)),
-        "MLE": float(1 / inverse_N.mean()),
-        "CorrInt": float((pairs[1] / pairs[0]).log() / (radii[1] / radii[0]).log()),
-        "NN": -1 / slope if abs(slope) > 1e-6 else math.nan,  # a smaller one is rounding
-    }
-    return {name: value for name, value in found.items() if 0 < value < math.inf}
-
-
 def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:
     """Mean distance of D points to the nearest other one, by D: all points, and halves, quarters, … of them.
 
-    The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Arguments and errors as of
-    :func:`further_dimensions`.
+    The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Of the first ``most``
+    points (N, D), without copies of a point and points as near to one as float32 resolves; a DataError for fewer than 100.
     """
     return _by_count(_distances(features_ND, most))
 

@@ -5,7 +5,7 @@ reports the view of its figure: tables, claims and plots. Whether a line holds i
 over contexts (Fisher's transformation), which is wide over few contexts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal
@@ -22,12 +22,19 @@ from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, ex
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
 from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
-from contextwise_papers.intrinsic_entropy.page import LOSS, against, curve, eigenvalues
-from contextwise_papers.intrinsic_entropy.spectra import ExponentialRegime, exponential_regime, increments
+from contextwise_papers.intrinsic_entropy.spectra import (
+    ExponentialRegime,
+    exponential_regime,
+    increments,
+    relative_eigenvalues,
+)
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GivenModel
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
+LOSS = "cross entropy, nats per token"
+MOST_POINTS = 120
+"""Points of a spectrum, evenly spaced in the logarithm of the index; ``spectra.parquet`` of the result has them all."""
 View = tuple[list[Table], list[Claim], list[Plot]]
 
 
@@ -358,6 +365,25 @@ VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
     "density": density_view,
     "dimension": dimension_view,
 }
+
+
+def eigenvalues(entropy: IntrinsicEntropy) -> Plot:
+    """Relative eigenvalues at each context (Figure 3, left)."""
+    spectra = {f"{c:,} tokens": curve(relative_eigenvalues(values)) for c, values in entropy.spectra.items()}
+    return Plot("Relative eigenvalues", "index i", "λ_i / λ_1", spectra, logarithmic="xy")
+
+
+def curve(values: Iterable[float]) -> list[dict[str, Any]]:
+    """Values over their index, from 1 on, at most :data:`MOST_POINTS` of them."""
+    kept = np.asarray(list(values), dtype=float)
+    indices = np.unique(np.geomspace(1, len(kept), MOST_POINTS).round().astype(int)).tolist()
+    return points({i: float(kept[i - 1]) for i in indices if np.isfinite(kept[i - 1])})
+
+
+def against(x: Mapping[int, float], y: Mapping[int, float]) -> list[dict[str, Any]]:
+    """What each context has of two things, as points from left to right."""
+    marks = [{"x": x[c], "y": y[c], "text": f"{c:,} tokens"} for c in x if c in y]
+    return sorted(marks, key=lambda mark: float(mark["x"]))
 
 
 def _line_cells(line: LineFit, count: int) -> list[Any]:

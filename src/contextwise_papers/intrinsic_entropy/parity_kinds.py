@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.errors import Problem
 from contextwise.training.settings import DataSettings, Layers, ModelSettings, Width
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 
@@ -46,21 +46,12 @@ class SyntheticData(DataSettings):
         return {"train": Samples(self.synthetic, recipe.seed).fingerprint}
 
     def open(self, recipe: Any) -> Any:
-        """The samples of the task: generated on access, or stored."""
+        """The samples of the task: generated on access."""
         from contextwise.training.inputs import VALIDATION_SEED, TrainingInputs
-        from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples
+        from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples
 
         task = self.synthetic
-        drawn = Samples(task, recipe.seed)
-        samples = drawn
-        if task.stored is not None:
-            samples = open_samples(drawn, task.stored)
-            needed = task.samples or recipe.examples
-            if len(samples) < needed:
-                raise ConfigError(
-                    f"data.synthetic.stored has {len(samples):,} samples, but the run needs {needed:,}; set samples to at most "
-                    "that many, or write more"
-                )
+        samples = Samples(task, recipe.seed)
         held_out = Samples(task, VALIDATION_SEED, "validation")
         validation = ParityStream(held_out, task.validation_samples, None)
         stream = ParityStream(samples, recipe.examples, task.samples)

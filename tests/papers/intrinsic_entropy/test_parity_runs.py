@@ -12,9 +12,8 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
-from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples, write_samples
+from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from processes import finish_training
-from trained import same
 
 TASK = {"bits": 8, "tasks": 6, "first": 3, "shortest": 2, "validation_samples": 512}
 
@@ -91,18 +90,6 @@ def test_two_processes_stop_where_one_does(tmp_path):
     rows = [[(row["step"], row["loss"]) for row in run.metrics("validation")] for run in (one, two)]
     assert [step for step, _ in rows[0]] == [step for step, _ in rows[1]]
     assert [loss for _, loss in rows[0]] == pytest.approx([loss for _, loss in rows[1]], rel=1e-3)
-
-
-@pytest.mark.long
-def test_samples_on_disk_train_the_same_model(tmp_path):
-    data = ParityData(**TASK, samples=300)
-    write_samples(Samples(data, 0), 300, tmp_path / "samples")
-    drawn = run_of(tmp_path / "drawn", synthetic={"samples": 300})
-    stored = run_of(tmp_path / "stored", synthetic={"samples": 300, "stored": str(tmp_path / "samples")})
-    assert same(drawn, stored)
-    with pytest.raises(ConfigError, match="has 300 samples, but the run needs 2,560"):
-        write_samples(Samples(ParityData(**TASK), 0), 300, tmp_path / "fewer")
-        run_of(tmp_path / "more", synthetic={"stored": str(tmp_path / "fewer")})
 
 
 def test_epochs_and_samples_are_counted_in_steps_and_tokens(tmp_path):

@@ -1,11 +1,8 @@
 """The parity task: its exact figures, its samples, and their files."""
 
-import contextlib
 import itertools
-import json
 import math
 import pickle
-import shutil
 
 import numpy as np
 import pytest
@@ -14,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
-from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, DataError
 from contextwise_papers.intrinsic_entropy.synthetic import MASK, Parity, ParityData, ParitySettings, VisibleLaw
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK
-from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples, open_samples, write_samples
-from faults import no_file_above
+from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples
 
 # Intrinsic entropy, Table 1, "Minimum CE Loss Calculated"; the row of context 20 is explained in the module.
 TABLE_1 = {17: 0.4643, 23: 0.3437, 25: 0.3116, 28: 0.2686, 30: 0.2429, 35: 0.1864, 40: 0.1387, 50: 0.0612}
@@ -166,92 +160,3 @@ def test_a_stream_goes_through_all_samples_every_epoch_in_another_order():
     assert ParityStream(Samples(data(), 0), 100, None).numbers(np.arange(5)).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(IndexError):
         stream[100]
-
-
-def test_samples_on_disk_equal_drawn_samples(tmp_path):
-    samples = Samples(data(), 0)
-    stored = write_samples(samples, 1000, tmp_path / "samples")
-    numbers = np.array([999, 3, 500])
-    first, other = stored.batch(numbers), samples.batch(numbers)
-    assert all(torch.equal(first[name], other[name]) for name in other)
-    assert isinstance(stored._bits, np.memmap)
-    assert len(open_samples(samples, tmp_path / "samples")) == 1000
-    stored.verify()
-
-
-def test_samples_are_written_whole_or_not_at_all(tmp_path):
-    samples, folder = Samples(data(), 0), tmp_path / "samples"
-    write_samples(samples, 50, folder)
-    sizes = [path.stat().st_size for path in folder.iterdir()]
-    for limit in sorted({limit for size in sizes for limit in (128, size // 2, size - 1)}):
-        shutil.rmtree(folder)
-        with no_file_above(limit), pytest.raises(DataError, match="no space left"):
-            write_samples(samples, 50, folder)
-        assert not list(tmp_path.iterdir())
-        write_samples(samples, 50, folder)
-
-
-def test_samples_on_disk_that_are_damaged_or_others_are_refused(tmp_path):
-    samples = Samples(data(), 0)
-    write_samples(samples, 100, tmp_path / "samples")
-    with pytest.raises(DataError, match="drawn with other settings or another seed"):
-        open_samples(Samples(data(), 1), tmp_path / "samples")
-    assert (
-        len(open_samples(Samples(data(samples=50), 0), tmp_path / "samples")) == 100
-    )  # an epoch's length draws nothing
-    with pytest.raises(DataError, match="manifest of the samples is missing"):
-        open_samples(samples, tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="exists already"):
-        write_samples(samples, 100, tmp_path / "samples")
-    with (tmp_path / "samples" / "tasks.npy").open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"\x01")
-    with pytest.raises(DataError, match="tasks.npy has changed"):
-        open_samples(samples, tmp_path / "samples").verify()
-    manifest = tmp_path / "samples" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"samples": 99}))
-    with pytest.raises(DataError, match="manifest of the samples .* has changed since"):
-        open_samples(samples, tmp_path / "samples")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"first": 21}, "larger bits begin at 21, but there are only 20 bits"),
-        ({"first": 2, "tasks": 38}, "2 tasks cannot be placed at bit 2, which has only 1 bits before it"),
-        ({"law": {"limit": 10}}, "11 tasks cannot be placed|never makes 10 tasks visible"),
-        ({"context": 21}, "context is 21, but the task has 20 bits"),
-        ({"shortest": 21}, "leave 21 to 20 bits visible, which is no range"),
-        ({"context": 3}, "leave 4 to 3 bits visible"),
-        ({"bits": 1}, "bits is 1"),
-        ({"bitz": 1}, "did you mean 'bits'"),
-        ({"masked": 1.5}, "masked is 1.5"),
-    ],
-)
-def test_impossible_tasks_and_masks_are_reported_in_one_sentence(changes, words):
-    values = {"bits": 20, "tasks": 32, "first": 5, "shortest": 4} | changes
-    with pytest.raises(ConfigError, match=words):
-        validate(ParityData, values, "data.synthetic")
-
-
-def test_contexts_beyond_the_bits_are_refused():
-    with pytest.raises(ConfigError, match="a context of 61 bits was asked for, but the task has 60"):
-        Parity(ParitySettings()).minimum_cross_entropy(61)
-    with pytest.raises(ConfigError, match="visible is 21, but the inputs have 20"):
-        Samples(data(), 0).batch(np.arange(2), visible=21)
-
-
-@given(st.integers(3, 8), st.integers(1, 9), st.integers(0, 99))
-def test_the_entropy_of_the_answers_is_that_of_all_strings_of_bits(bits, tasks, seed):
-    with contextlib.suppress(ConfigError):  # too many tasks for a bit
-        parity = Parity(ParitySettings(bits=bits, tasks=tasks, first=2, task_seed=seed))
-        strings = np.array(list(itertools.product([0, 1], repeat=bits)))
-        for context in range(bits + 1):
-            seen = parity.larger <= context
-            answers = strings[:, parity.larger[seen] - 1] ^ strings[:, parity.smaller[seen] - 1]
-            different = len({tuple(row) for row in answers.tolist()})  # all equally likely
-            assert parity.answers_entropy(context) == pytest.approx(math.log(different))
-
-
-def test_a_hundred_tasks_on_sixty_bits_have_less_than_a_hundred_bits_of_entropy():
-    assert Parity(ParitySettings()).answers_entropy(60) <= 59 * math.log(2) + 1e-9

@@ -152,9 +152,6 @@ class ParityData(ParitySettings):
         default=None, ge=1, description="training samples, repeated every epoch; if not given, none comes twice"
     )
     validation_samples: int = Field(default=4096, ge=1, description="never masked")
-    stored: str | None = Field(
-        default=None, description="folder of training samples on disk; if not given, drawn when read"
-    )
 
     @property
     def length(self) -> int:

@@ -1,10 +1,7 @@
-"""Samples of the parity task, generated when they are read or stored on disk: sample i depends only on (seed, split, i).
+"""Samples of the parity task, generated when they are read: sample i depends only on (seed, split, i).
 
 All randomness comes from one SplitMix64 stream (Steele, Lea and Flood 2014, Figure 16) for each seed and split, whose n-th
 word is a function of n. Sample i uses the words ``i * words`` to ``(i + 1) * words - 1``: its task, its mask, its bits.
-On disk (:func:`write_samples`) they are three memory-mapped NumPy files and a manifest: ``bits.npy`` (N, bits / 8) uint8, eight
-bits a byte · ``tasks.npy`` (N,) and ``visible.npy`` (N,) uint16 · ``manifest.json`` with the settings they were drawn from,
-written last. 10 million samples of 60 bits take 120 MB.
 
 An example for a model is a dictionary of int64 tensors like a decoder's (:mod:`contextwise.objectives.objective`), but
 with a single label: ``input_ids`` (context + 1,), the bits in their order, the nearest first, then the task's token; ``labels``
@@ -13,24 +10,17 @@ with a single label: ``input_ids`` (context + 1,), the bits in their order, the 
 
 import hashlib
 import json
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.files import atomic_directory, read_sealed_json, write_sealed_json
-from contextwise.base.hashes import sha256_file
-from contextwise.base.progress import progress_bar
+from contextwise.base.errors import ConfigError
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]
-_MANIFEST = "manifest.json"
-_FILES = ("bits.npy", "tasks.npy", "visible.npy")
-_AT_ONCE = 1 << 17
 
 
 class Drawn(NamedTuple):
@@ -98,8 +88,8 @@ class Samples:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, hexadecimal, of the settings that determine the samples: not how many of them an epoch or a file has."""
-        settings = self.data.model_dump(mode="json", exclude={"stored", "samples", "validation_samples"})
+        """SHA-256, hexadecimal, of the settings that determine the samples: not how many of them an epoch has."""
+        settings = self.data.model_dump(mode="json", exclude={"samples", "validation_samples"})
         identity = json.dumps([settings, self.seed, self.split], sort_keys=True)
         return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -158,69 +148,3 @@ def _splitmix64(start: np.uint64, first: np.ndarray, count: int) -> np.ndarray:
         state *= np.uint64(0x94D049BB133111EB)
         state ^= state >> np.uint64(31)
     return state
-
-
-def write_samples(samples: Samples, count: int, path: str | Path) -> "StoredSamples":
-    """Write the first ``count`` samples (of at most 65,535 bits and tasks) to the folder ``path``, which must not exist."""
-    path = Path(path)
-    if path.exists():
-        raise ConfigError(f"{path} exists already; choose another folder for the samples, or remove that one")
-    if max(samples.data.tasks, samples.data.bits) > 65535:
-        raise ConfigError("stored samples have at most 65,535 bits and tasks; leave data.synthetic.stored out for more")
-    width = -(-samples.data.bits // 8)
-    with atomic_directory(path, "the samples") as folder, progress_bar("draw", count, "samples") as advance:
-        shapes = [((count, width), "|u1"), ((count,), "<u2"), ((count,), "<u2")]
-        with ExitStack() as stack:  # written, not mapped: a full disk kills a process that writes to a map
-            opened = [stack.enter_context((folder / name).open("xb")) for name in _FILES]
-            for file, (shape, dtype) in zip(opened, shapes, strict=True):
-                header = {"descr": dtype, "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, count, _AT_ONCE):
-                numbers = np.arange(start, min(start + _AT_ONCE, count))
-                drawn = samples.draw(numbers)
-                arrays = (np.packbits(drawn.bits, axis=1, bitorder="little"), drawn.tasks, drawn.visible)
-                for file, array, (_, dtype) in zip(opened, arrays, shapes, strict=True):
-                    file.write(np.ascontiguousarray(array, dtype).data)
-                advance(len(numbers))
-        manifest = {"format": 1, "samples": count, "fingerprint": samples.fingerprint}
-        files = {name: sha256_file(folder / name) for name in _FILES}
-        write_sealed_json(folder / _MANIFEST, {**manifest, "files": files}, "the manifest")
-    return open_samples(samples, path)
-
-
-def open_samples(samples: Samples, path: str | Path) -> "StoredSamples":
-    """Open the samples that were written to ``path`` with the settings and the seed of ``samples``; others are an error."""
-    path = Path(path)
-    manifest = read_sealed_json(path / _MANIFEST, "the manifest of the samples")
-    if manifest["fingerprint"] != samples.fingerprint:
-        raise DataError(
-            f"the samples in {path} were drawn with other settings or another seed; write them again, or leave "
-            "data.synthetic.stored out"
-        )
-    return StoredSamples(samples, path, manifest)
-
-
-class StoredSamples(Samples):
-    """Samples that are read from disk instead of drawn."""
-
-    def __init__(self, samples: Samples, path: Path, manifest: dict[str, Any]) -> None:
-        super().__init__(samples.data, samples.seed, samples.split)
-        self.path, self.manifest = path, manifest
-        try:
-            arrays = [np.load(path / name, mmap_mode="r", allow_pickle=False) for name in _FILES]
-        except (OSError, ValueError) as error:
-            raise DataError(f"the samples in {path} cannot be read: {error}; write them again") from None
-        self._bits, self._tasks, self._visible = arrays
-
-    def __len__(self) -> int:
-        return self.manifest["samples"]
-
-    def draw(self, numbers: np.ndarray) -> Drawn:
-        bits = np.unpackbits(self._bits[numbers], axis=1, bitorder="little", count=self.data.bits)
-        return Drawn(bits, self._tasks[numbers].astype(np.int64), self._visible[numbers].astype(np.int64))
-
-    def verify(self) -> None:
-        """Compare the files with their hashes; a file that has changed is a :class:`DataError`."""
-        for name, expected in self.manifest["files"].items():
-            if sha256_file(self.path / name) != expected:
-                raise DataError(f"{self.path / name} has changed since it was written; write the samples again")
