@@ -150,7 +150,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
             optimizer=settings.optimizer,
             learning_rate=recipe.learning_rate,
             schedule=settings.schedule,
-            warmup_steps=settings.warmup(recipe.full_steps),
+            warmup_steps=settings.warmup(recipe.total_steps),
             **vars(taken),
         )
         show_json(whole)
@@ -159,15 +159,13 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""
     several = f", {taken.processes} processes" if taken.processes > 1 else ""
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
-    first = recipe.batch_sizes.first * recipe.data.context
-    smallest = f"{first:,} to " if first < recipe.tokens_per_step else ""
     auto = " (auto)" if settings.precision == "auto" else ""
     step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
-    warmup = settings.warmup(recipe.full_steps)
+    warmup = settings.warmup(recipe.total_steps)
     schedule = f"{settings.schedule}, {counted(warmup, 'step')} of warm-up"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
-        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
+        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}"],
         ["a step", step],
         ["FLOPs", f"{cost.flops:.2e}"],
         ["optimizer", f"{settings.optimizer}, {recipe.rates_in_words}; {schedule}"],

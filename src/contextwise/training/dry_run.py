@@ -96,11 +96,11 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)
-    full_steps = recipe.full_steps
+    trained_steps = recipe.total_steps
     if trunk_checkpoint(recipe, run) is not None:
-        full_steps = recipe.training.decay(full_steps)
+        trained_steps = recipe.training.decay(trained_steps)
     longer = recipe.with_training(steps=2, tokens=None, epochs=None)
-    inputs = TrainingInputs.open(longer if full_steps < 2 else recipe)
+    inputs = TrainingInputs.open(longer if trained_steps < 2 else recipe)
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
     args = training_arguments(recipe, run, inputs, [], processes)
@@ -135,7 +135,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         micro_batches=passes,
         timed_steps=len(steps.seconds),
         step_seconds=steps.median,
-        training_seconds=steps.median and steps.median * full_steps,
+        training_seconds=steps.median and steps.median * trained_steps,
         validation_seconds=steps.median
         and steps.median / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3,
         peak_bytes=peak,
@@ -165,7 +165,6 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
         epochs=None,
         tokens_per_step=examples * recipe.data.context,
         examples_per_step=None,
-        rampup_batch_size=None,
         branches=[],
         trunk=None,
         log_every=never,

@@ -20,12 +20,6 @@ class TrainingSettings(Settings):
     examples_per_step: int | None = Field(
         default=None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
     )
-    rampup_batch_size: int | None = Field(
-        default=None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
-    )
-    rampup_tokens: int | float = Field(
-        default=0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
-    )
     micro_batch_tokens: int | None = Field(default=None, ge=1, description="maximum in a forward pass of a process")
     learning_rate: float | None = Field(default=None, gt=0, description="by default that of the size")
     minimum_learning_rate: float | None = Field(
@@ -184,11 +178,6 @@ class TrainingSettings(Settings):
     def first_learning_rate(self) -> float:
         """The first learning rate of the schedule one_cycle, as a share of the maximum; by default that of torch, 1 / 25."""
         return 0.04 if self.initial_learning_rate is None else self.initial_learning_rate
-
-    def rampup(self, steps: int, tokens_per_step: int) -> int:
-        """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""
-        tokens = self.rampup_tokens
-        return math.ceil(tokens * steps if tokens < 1 else tokens / tokens_per_step)
 
     def warmup(self, steps: int) -> int:
         """Steps of the warm-up in a run of ``steps`` steps."""

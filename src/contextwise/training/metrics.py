@@ -9,7 +9,6 @@ from typing import Any, TypedDict
 
 from contextwise.base.errors import DivergedError
 from contextwise.base.schemas import Count, Number
-from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
 # model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3"). A
@@ -57,7 +56,7 @@ def _no_sums() -> Sums:
 class RunMetrics:
     """Cumulative tokens, operations and training seconds, and the losses since the last row."""
 
-    sizes: BatchSizes  # the number of examples in each step
+    examples_per_step: int
     example_tokens: int  # tokens of an example: `data.context`
     # Of each stage: its examples, and the operations of one of them, forward and backward, without the vocabulary head.
     example_flops: Sequence[tuple[int, float]]
@@ -74,7 +73,7 @@ class RunMetrics:
 
     @property
     def tokens(self) -> int:
-        return self.sizes.before(self.steps) * self.example_tokens
+        return self.steps * self.examples_per_step * self.example_tokens
 
     @property
     def flops(self) -> float:
@@ -82,7 +81,7 @@ class RunMetrics:
 
     def _flops_before(self, step: int) -> float:
         """Operations of the first steps without the vocabulary head."""
-        examples, flops = self.sizes.before(step), 0.0
+        examples, flops = step * self.examples_per_step, 0.0
         for stage, each in self.example_flops:
             flops += min(examples, stage) * each
             examples = max(0, examples - stage)
@@ -127,7 +126,7 @@ class RunMetrics:
         since = self.since
         seconds = since["seconds"]
         first = self.steps - since["steps"]
-        examples = self.sizes.before(self.steps) - self.sizes.before(first)
+        examples = since["steps"] * self.examples_per_step
         flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target
         self.since = _no_sums()
         steps = max(1, since["steps"])

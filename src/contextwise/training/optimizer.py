@@ -186,7 +186,7 @@ class JoinedOptimizer(torch.optim.Optimizer):
 
 
 def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[float], float]:
-    """The schedule of a run of ``steps`` full steps: a function from full steps so far to a share of the maximum rate."""
+    """The schedule of a run of ``steps`` steps: a function from the steps so far to a share of the maximum rate."""
     if settings.schedule == "one_cycle":
         return one_cycle(settings, steps)
     warmup, end = settings.warmup(steps), settings.final_learning_rate

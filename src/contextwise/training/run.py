@@ -129,12 +129,6 @@ def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
         problem = "it has no config.json"
     if problem is None:
         say(f"{run.path} is finished already: nothing to do")
-        kept = map(checkpoints.step_of, checkpoints.list_checkpoints(run.checkpoints))
-        if lost := sorted(recipe.branch_steps - set(kept)):
-            say(
-                f"warning: it kept no checkpoint of {'steps' if len(lost) > 1 else 'step'} {', '.join(map(str, lost))}, where "
-                "runs of training.branches begin to decay; train these whole, without training.trunk"
-            )
     elif not checkpoints.list_checkpoints(run.checkpoints):
         why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
         raise CheckpointError(f"{why}; remove the run folder, and train anew")
@@ -292,7 +286,7 @@ def build_trainer(
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     trained = recipe.model.trained
     metrics = RunMetrics(
-        recipe.batch_sizes,
+        recipe.examples_per_step,
         recipe.data.context,
         stage_flops(recipe, inputs.config, inputs.lengths, trained),
         training_flops_per_target(inputs.config, trained),
@@ -361,12 +355,11 @@ def training_arguments(
 
 
 def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
-    """Examples in a forward pass of one process, in steps of the full size."""
-    smallest, context = recipe.batch_sizes.first, recipe.data.context
-    if smallest % processes.num_processes:
-        setting = "rampup_batch_size" if smallest < recipe.examples_per_step else "tokens_per_step"
+    """Examples in a forward pass of one process."""
+    context = recipe.data.context
+    if recipe.examples_per_step % processes.num_processes:
         raise ConfigError(
-            f"training.{setting} is {smallest * context}: its windows cannot be divided evenly among "
+            f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * context}"
         )
     default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)

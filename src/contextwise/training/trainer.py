@@ -102,13 +102,15 @@ class PretrainingTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Load this process's micro-batches of one step at a time.
 
-        The Trainer sees one batch per step, because its gradient accumulation allows no steps of different sizes.
+        The Trainer sees one batch per step, and counts no gradient accumulation of its own.
         """
         args, limit = self.args, self.args.per_device_train_batch_size
         check_shared_memory(args.dataloader_num_workers)
         return DataLoader(
             self.train_dataset,
-            batch_sampler=StepIndices(self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit),
+            batch_sampler=StepIndices(
+                args.max_steps, self.recipe.examples_per_step, args.process_index, self.accelerator.num_processes, limit
+            ),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
             worker_init_fn=end_with_parent,
@@ -154,7 +156,7 @@ class PretrainingTrainer(Trainer):
     @property
     def _context(self) -> int:
         """The context of the windows in the step that is being taken."""
-        examples = self.metrics.sizes.before(self.state.global_step)
+        examples = self.state.global_step * self.recipe.examples_per_step
         for stage, context in self.recipe.windows:
             if examples < stage:
                 return context
@@ -255,12 +257,8 @@ class PretrainingTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate schedule, which counts full steps: during a batch-size ramp-up, parts of one."""
-        sizes = self.metrics.sizes
-        share = learning_rate_share(self.settings, sizes.before(num_training_steps) // sizes.full)
-        rates = torch.optim.lr_scheduler.LambdaLR(
-            optimizer or self.optimizer, lambda step: share(sizes.before(step) / sizes.full)
-        )
+        share = learning_rate_share(self.settings, num_training_steps)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, lambda step: share(float(step)))
         self.lr_scheduler, self._created_lr_scheduler = rates, True
         return rates
 

@@ -123,7 +123,7 @@ def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: 
 def _row_in(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
     """The training row of a checkpoint's step, from the sums that it keeps for a run that has not written one."""
     state = checkpoints.read_state(checkpoint)
-    metrics = RunMetrics(recipe.batch_sizes, recipe.data.context, [], 0.0, None)
+    metrics = RunMetrics(recipe.examples_per_step, recipe.data.context, [], 0.0, None)
     metrics.restore(state["metrics"])
     return metrics.training_row(state["step"], state["optimizer_groups"][0]["lr"])
 

@@ -100,7 +100,7 @@ class SentenceStream(Dataset):
     Args:
         stream: the sentences in order.
         lengths: int, positions of each sentence of the corpus.
-        step: sentences per step, in a batch-size ramp-up per first step; each group of that many is sorted by length.
+        step: sentences per step; each group of that many is sorted by length.
         additions: returns additional tensors of an example.
     """
 
@@ -176,7 +176,7 @@ class SentenceInputs(Addition):
         return cls(recipe, config, encoder)
 
     def stream(self, stream: Any) -> SentenceStream:
-        return self._sentences(stream, self.recipe.batch_sizes.first, self.recipe.data.split)
+        return self._sentences(stream, self.recipe.examples_per_step, self.recipe.data.split)
 
     def held_out(self, sets: dict[str, HeldOut]) -> None:
         corpus, stream = sets["loss"]

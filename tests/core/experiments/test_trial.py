@@ -1081,12 +1081,6 @@ def test_short_runs_of_a_search_have_a_warning_of_their_own(corpus_folder, tmp_p
     assert not any("search over rates have" in note for note in Trial(whole).plan().notes)
 
 
-def test_a_batch_that_grows_takes_more_steps(corpus_folder, tmp_path):
-    training = RECIPE["training"] | {"rampup_batch_size": 32, "rampup_tokens": 128}
-    plan = Trial(three(corpus_folder, tmp_path / "ramp", recipe=RECIPE | {"training": training})).plan()
-    assert {length.steps for length in plan.lengths} == {128 // 32 + 128 // 64}
-
-
 def test_the_default_trial_takes_hundreds_of_steps_and_a_search_a_hundred():
     given = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "corpus"})
     steps = DEFAULT_TOKENS / given.recipe["training"]["tokens_per_step"]

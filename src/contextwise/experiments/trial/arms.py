@@ -367,7 +367,7 @@ class Arms:
             tokens = _whole_steps(share * length.tokens, recipe)
             shorter = [
                 f"training.{name}={max(1, int(value * tokens / length.tokens))}"  # the same share of a shorter run
-                for name in ("warmup_steps", "decay_steps", "rampup_tokens")
+                for name in ("warmup_steps", "decay_steps")
                 if (value := getattr(recipe.training, name)) >= 1
             ]
             for factor in factors:
@@ -422,7 +422,7 @@ def steps_warning(lengths: Sequence[Length]) -> str:
 
 
 def _steps(tokens: int, recipe: Recipe) -> int:
-    """Optimizer steps of a run of so many tokens, a ramp-up of the batch size included."""
+    """Optimizer steps of a run of so many tokens."""
     return recipe.of_length(tokens).total_steps
 
 
