@@ -100,7 +100,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     if summary["validation_loss"] is not None:
         validated = f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
         validated += f", of which fewer than {FEWEST_EXAMPLES} show nothing" * (loss is None)
-    if warning := few_steps({recipe.name: summary["steps"]}):
+    if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
     if not summary["target_tokens"] and not recipe.objective.whole_steps:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
@@ -185,7 +185,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     free = f"{taken.free_bytes / 1e9:.1f} GB are free"
     rows.append(["peak memory", f"{taken.peak_bytes / 1e9:.2f} GB {of} ({how}{before}); {free}"])
     show_line(f"{recipe.name}, to be written to {recipe.folder}:")
-    if warning := few_steps({recipe.name: cost.steps}):
+    if warning := few_steps([cost.steps]):
         rows.append(["warning", warning])
     for name, value in rows:
         show_line(f"  {name:<12} {value}")

@@ -217,7 +217,7 @@ class RunSet(RunSetFolder):
 
     def warn_of_few_steps(self) -> None:
         """Print the warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`), if there are any."""
-        if warning := few_steps({run.id: run.planned_recipe().total_steps for run in self.trained}):
+        if warning := few_steps(run.planned_recipe().total_steps for run in self.trained):
             say(f"note: {warning}")
 
     @cached_property

@@ -345,24 +345,18 @@ class PretrainedModel(ModelSettings):
         return Card({"backbone": f"`{without_folders(self.pretrained)}`", **rows}, tags, lines)
 
     @model_validator(mode="after")
-    def _one_extension(self) -> "PretrainedModel":
+    def _goes_together(self) -> "PretrainedModel":
         problems = []
+        if self.freeze_backbone and self.context_predictor is None:
+            problems.append(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
         if (self.rope == "base") != (self.rope_base is not None):
-            fix = "set model.rope: base and model.rope_base, or neither"
-            problems.append(Problem("rope: base and rope_base go together", fix=fix))
+            problems.append(Problem("rope: base and rope_base go together; set both, or neither"))
         if self.rope_factor is not None and self.rope not in ("linear", "dynamic", "yarn"):
             fix = "set rope to one of them, or remove it"
             problems.append(Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix))
         if problems:
             raise ConfigError(*problems)
         return self
-
-    @field_validator("freeze_backbone")
-    @classmethod
-    def _something_is_trained(cls, freeze: bool, info: ValidationInfo) -> bool:
-        if freeze and info.data.get("context_predictor", ...) is None:
-            raise ConfigError("nothing else would be trained; set context_predictor too")
-        return freeze
 
 
 def _problems_of_parts(model: ModelSettings, recipe: Any) -> Iterator[Problem]:

@@ -176,7 +176,7 @@ def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scal
     whole = meta_model(config)
     vocabulary = whole.get_input_embeddings().num_embeddings
     base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
-    return mup_scales(whole, meta_model(base), settings.mup_base_layers, settings.muon_adjustment)
+    return mup_scales(whole, meta_model(base), settings.muon_adjustment)
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:

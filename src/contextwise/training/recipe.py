@@ -1,7 +1,7 @@
 """The recipe of a training run: its sections, checks across sections, and reading of files."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
@@ -22,20 +23,14 @@ FEWEST_STEPS = 100
 times as many on the same tokens leave undecided."""
 
 
-def few_steps(steps: Mapping[str, int]) -> str:
-    """A warning that names the runs of fewer than :data:`FEWEST_STEPS` optimizer steps; empty if all have as many.
-
-    Args:
-        steps: name of a run -> its optimizer steps.
-    """
-    few = {name: number for name, number in steps.items() if number < FEWEST_STEPS}
-    if not few:
+def few_steps(steps: Iterable[int]) -> str:
+    """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if there are none."""
+    if not (few := [number for number in steps if number < FEWEST_STEPS]):
         return ""
-    shown = [f"{name} {number}" for name, number in few.items()][:4]
-    more = f" and {len(few) - 4} more runs" if len(few) > 4 else ""
     return (
-        f"Fewer than {FEWEST_STEPS} optimizer steps: {', '.join(shown)}{more}. Such losses are those of the start of training, "
-        "and a difference may be another one after more steps: take fewer tokens_per_step, or train on more tokens."
+        f"Fewer than {FEWEST_STEPS} optimizer steps in {counted(len(few), 'run')}, down to {min(few)}. Such losses are those "
+        "of the start of training, and a difference may be another one after more steps: take fewer tokens_per_step, or train "
+        "on more tokens."
     )
 
 
@@ -89,44 +84,38 @@ class Recipe(Settings):
 
     def _problems_of_steps(self) -> Iterator[Problem]:
         settings, context = self.training, self.data.context
+
+        def wrong(name: str, why: str, fix: str) -> Problem:
+            return Problem(why, f"training.{name}", getattr(settings, name), fix)
+
         if settings.epochs is not None and not (self.data.samples and settings.examples_per_step):
             why = "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step"
             yield Problem(why, "training.epochs")
             return
         if self.tokens_per_step % context:
-            near = round(self.tokens_per_step / context) * context
-            why = f"which is not a multiple of data.context ({context})" + (
-                f"; {near} is" if near else ", and is less than it"
-            )
-            yield Problem(why, "training.tokens_per_step", self.tokens_per_step)
+            near = round(self.tokens_per_step / context) * context or context
+            why = f"which is not a multiple of data.context ({context})"
+            yield Problem(why, "training.tokens_per_step", self.tokens_per_step, f"{near} is")
             return
-        steps, warmup = self.total_steps, settings.warmup(self.total_steps)
+        steps, wsd = self.total_steps, settings.schedule == "wsd"
+        warmup, decay = settings.warmup(steps), settings.decay(steps) if wsd else 0
         if warmup > steps:
-            why, fix = f"but the run has only {steps} steps", "give a share of the run, such as 0.05"
-            yield Problem(why, "training.warmup_steps", settings.warmup_steps, fix)
-        elif settings.schedule == "wsd" and warmup + settings.decay(steps) > steps:
+            yield wrong("warmup_steps", f"but the run has only {steps} steps", "give a share of the run, such as 0.05")
+        elif warmup + decay > steps:
             why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
-            fix = "give shares of the run, such as 0.2 and 0.05"
-            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
-        elif settings.schedule == "wsd" and settings.decay_steps < 1 and settings.decay(steps) >= steps:
+            yield wrong("decay_steps", why, "give shares of the run, such as 0.2 and 0.05")
+        elif wsd and settings.decay_steps < 1 and decay >= steps:
             why = f"but the run has too few steps ({steps}) for any before the decay"
-            fix = "lengthen the run, or set schedule: linear"
-            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
+            yield wrong("decay_steps", why, "lengthen the run, or set schedule: linear")
+        elif settings.trunk is not None and decay == steps:
+            yield wrong("trunk", "but all steps of the run are its decay", "lower training.decay_steps")
         else:
-            yield from self._problems_of_branches()
-
-    def _problems_of_branches(self) -> Iterator[Problem]:
-        settings = self.training
-        first = settings.warmup(self.total_steps)
-        end = self.decay_start() if settings.schedule == "wsd" else self.total_steps
-        if settings.trunk is not None and end == 0:
-            yield Problem(
-                "but all steps of the run are its decay", "training.trunk", settings.trunk, "lower training.decay_steps"
-            )
-        for length in settings.branches:
-            if not max(1, first) <= (start := self.decay_start(length)) <= end:
-                why = f"has {length}, a run that decays from step {start}, but the rate here is constant from {first} to {end}"
-                yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
+            constant = range(max(1, warmup), steps - decay + 1)
+            for length, start in ((each, self.decay_start(each)) for each in settings.branches):
+                if start not in constant:
+                    why = f"has {length}, a run that decays from step {start}, but the rate here is constant from step"
+                    why += f" {warmup} to {steps - decay} only"
+                    yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
 
     def _problems_of_stages(self) -> Iterator[Problem]:
         data, name = self.data, "data.context_stages"

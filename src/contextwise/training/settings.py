@@ -5,8 +5,9 @@ package offers. Checking settings imports neither torch nor transformers.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
 from pydantic import Field, create_model
@@ -16,6 +17,9 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import without_folders
 from contextwise.objectives import Cut, Objective
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 DEEPEST = 1024
 Layers = Annotated[int, Field(ge=1, le=DEEPEST)]
@@ -109,7 +113,7 @@ class DataSection(Section):
         return cut
 
     def open(self, recipe: Any, corpus: Any, vocabulary: Any) -> Any:
-        """The :class:`~contextwise.training.inputs.Addition` to the inputs of a run; None if there is none."""
+        """The :class:`Addition` to the inputs of a run; None if there is none."""
         return None
 
 
@@ -359,3 +363,39 @@ def families_of(kind: str) -> list[str]:
     """The families of new models of a kind, such as ``decoder``."""
     new: list[Any] = [each for each in model_kinds().values() if getattr(each, "kind", None) == kind]
     return [family for each in sorted(new, key=lambda each: not each.extended) for family in each.sizes]
+
+
+class HeldOut(NamedTuple):
+    """Examples to validate on, and their corpus."""
+
+    corpus: "Corpus"
+    examples: Any
+
+
+class Addition:
+    """What an objective or a section of ``data`` adds to the inputs of a run; a subclass overrides what it needs.
+
+    Attributes:
+        config: the model's configuration; None for that of the recipe's section ``model``.
+        corpora: further corpora that are trained on, by role.
+    """
+
+    config: Any = None
+    corpora: Mapping[str, "Corpus"] = MappingProxyType({})
+
+    def stream(self, stream: Any) -> Any:
+        """The training examples, given those without the addition."""
+        return stream
+
+    def held_out(self, sets: dict[str, HeldOut]) -> None:
+        """Add or replace validation sets, by the name of their loss, given those without the addition."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What ``summary.json`` says of it."""
+        return {}
+
+    @property
+    def note(self) -> str:
+        """A sentence for plans; empty if there is nothing to say."""
+        return ""

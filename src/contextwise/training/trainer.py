@@ -27,21 +27,28 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from contextwise.base.errors import DivergedError
+from contextwise.base.errors import ContextwiseError, DivergedError
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import RandomState, random_state, restore_random_state
 from contextwise.training import checkpoints
-from contextwise.training.batches import StepIndices
-from contextwise.training.collation import NOT_FOR_MODELS, collate, collate_step, divided, pairs_in, tokens_read
+from contextwise.training.batches import (
+    NOT_FOR_MODELS,
+    StepIndices,
+    collate,
+    collate_step,
+    divided,
+    end_with_parent,
+    pairs_in,
+    tokens_read,
+)
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
-from contextwise.training.workers import as_of_this_process, check_shared_memory, end_with_parent
 
 
 class StepAbandoned(Exception):
@@ -94,8 +101,12 @@ class PretrainingTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
 
     def train(self, *arguments: Any, **options: Any) -> Any:
-        with as_of_this_process():
+        try:
             return super().train(*arguments, **options)
+        except ContextwiseError as error:
+            if "DataLoader worker" in str(error):  # torch has put the traceback of that process into the message
+                error.args = (str(error).rpartition(f".{type(error).__name__}: ")[2].strip(),)
+            raise
 
     # ---- forward and backward ----
 
@@ -105,7 +116,6 @@ class PretrainingTrainer(Trainer):
         The Trainer sees one batch per step, and counts no gradient accumulation of its own.
         """
         args, limit = self.args, self.args.per_device_train_batch_size
-        check_shared_memory(args.dataloader_num_workers)
         return DataLoader(
             self.train_dataset,
             batch_sampler=StepIndices(

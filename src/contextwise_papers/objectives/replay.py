@@ -16,8 +16,7 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.progress import say
 from contextwise.objectives import AnyObjective, Cut, MixtureStream, Objective, Vocabulary
-from contextwise.training.additions import Addition, HeldOut
-from contextwise.training.settings import DataSection
+from contextwise.training.settings import Addition, DataSection, HeldOut
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -21,7 +21,7 @@ from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
-from contextwise.training import Recipe, checkpoints, collation, train, workers
+from contextwise.training import Recipe, batches, checkpoints, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
@@ -174,30 +174,14 @@ def test_workers_change_nothing(whole, corpus_folder, tmp_path, workers):
     ("act", "raised", "message"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGTERM), None, ""),  # as to all processes of a job; the parent decides
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), ConfigError, "DataLoader worker .*; set training.workers to 0"),
         (lambda: (_ for _ in ()).throw(DataError("a is damaged")), DataError, "^a is damaged$"),
-        (
-            lambda: (_ for _ in ()).throw(OSError(28, "no space")),
-            ConfigError,
-            r"\(OSError: .* no space\); set training.wo",
-        ),
     ],
 )
 def test_a_process_that_loads_examples_ends_or_fails(corpus_folder, tmp_path, monkeypatch, act, raised, message):
-    """Their errors held a traceback, and a full /dev/shm was said to be a full disk."""
-    collate, parent = collation.collate, os.getpid()
-    monkeypatch.setattr(collation, "collate", lambda items: (os.getpid() == parent or act(), collate(items))[1])
+    """Their errors held a traceback."""
+    collate, parent = batches.collate, os.getpid()
+    monkeypatch.setattr(batches, "collate", lambda items: (os.getpid() == parent or act(), collate(items))[1])
     with pytest.raises(raised, match=message) if raised else contextlib.nullcontext():
-        trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2, workers=1))
-
-
-def test_processes_that_cannot_share_memory_are_refused(corpus_folder, tmp_path, monkeypatch):
-    def refuse():
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(workers.multiprocessing, "Lock", refuse)
-    trained(recipe_values(corpus_folder, tmp_path / "alone", steps=2, save_every=2))
-    with pytest.raises(ConfigError, match=r"\(Read-only .*\); set training.workers to 0, .* larger /dev/shm"):
         trained(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2, workers=1))
 
 
@@ -459,7 +443,6 @@ def test_two_processes_cannot_train_one_run(corpus_folder, tmp_path):
 
 def test_a_full_disk_keeps_the_checkpoint_before(corpus_folder, tmp_path, monkeypatch):
     """The second checkpoint does not fit; the first stays, nothing half-written does, and the run can go on."""
-    import errno
 
     from contextwise.training import checkpoints
 

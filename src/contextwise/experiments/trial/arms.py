@@ -25,7 +25,7 @@ from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
-from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
+from contextwise.training.recipe import FEWEST_STEPS, Recipe
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
@@ -412,13 +412,6 @@ def _nameless(recipe: Recipe) -> dict[str, Any]:
 
 def _length_settings(tokens: int) -> list[str]:
     return [f"training.tokens={tokens}", "training.steps=null", "training.epochs=null"]
-
-
-def steps_warning(lengths: Sequence[Length]) -> str:
-    """The warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`); empty if there are none."""
-    several = len({length.budget for length in lengths}) > 1
-    at = {length: f" at {count(length.budget)} tokens" * several for length in lengths}
-    return few_steps({f"{length.arm}{at[length]}": length.steps for length in lengths})
 
 
 def _steps(tokens: int, recipe: Recipe) -> int:
