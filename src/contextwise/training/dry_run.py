@@ -1,14 +1,13 @@
 """A dry run: the time and the peak memory of a training run, measured on its first steps, of which nothing is kept.
 
 The steps are those of the run itself: its first examples, forward and backward passes of its micro-batches, the optimizer, then
-a checkpoint and the export, all in a temporary folder beside the run folder. A step has two micro-batches at most: further ones
-take as long as the second and hold no more memory.
+a checkpoint and the export, all in a temporary folder on the disk of the run folder. A step has two micro-batches at most:
+further ones take as long as the second and hold no more memory.
 """
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from contextwise.base.files import PARTIAL, exclusive, sync_directory
+from contextwise.base.files import disk_errors
 from contextwise.base.machine import memory, peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
@@ -26,9 +25,8 @@ from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.launch import processes_of
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
+from contextwise.training.run import build_trainer, fast_steps, processes_of, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12
@@ -113,7 +111,10 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     steps, peak = _Steps(recipe.total_steps, passes), start + needed
     # Several processes must decide alike, and shards are smaller.
     if needed < free or processes.num_processes > 1:
-        with fast_steps(processes.device.type), _folder_beside(recipe.folder, processes.process_index) as folder:
+        beside = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
+        with disk_errors("the dry run", recipe.folder):
+            temporary = tempfile.TemporaryDirectory(prefix=f".{recipe.folder.name}-dry-run-", dir=beside)
+        with temporary as folder, fast_steps(processes.device.type):
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
@@ -143,16 +144,6 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         free_bytes=free,
         notes=inputs.notes | ({"context stages": STAGES} if len(recipe.windows) > 1 else {}),
     )
-
-
-@contextlib.contextmanager
-def _folder_beside(run: Path, number: int) -> Iterator[Path]:
-    """A folder on the disk of a run, removed at the end; one that a killed process left, by the next run here."""
-    path = run.absolute().with_name(f"{run.name}{DRY_RUN}{number}")
-    with exclusive(path, "the dry run", wait=True):
-        with tempfile.TemporaryDirectory(prefix=f"{path.name}{PARTIAL}", dir=path.parent) as folder:
-            yield Path(folder)
-        sync_directory(path.parent)  # else a power failure may bring the folder back
 
 
 def _shortened(recipe: Recipe, examples: int) -> Recipe:

@@ -335,10 +335,9 @@ class PretrainedModel(ModelSettings):
         return continued_model(self, config)
 
     def freeze(self, model: Any) -> None:
-        from contextwise.training.model import freeze_backbone
-
         if self.freeze_backbone:
-            freeze_backbone(model)
+            model.requires_grad_(False)
+            model.context.requires_grad_(True)
 
     def card(self, recipe: Any, config: Any) -> Card:
         rows, tags, lines = super().card(recipe, config)

@@ -24,7 +24,7 @@ times as many on the same tokens leave undecided."""
 
 
 def few_steps(steps: Iterable[int]) -> str:
-    """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if there are none."""
+    """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if none is."""
     if not (few := [number for number in steps if number < FEWEST_STEPS]):
         return ""
     return (

@@ -222,20 +222,12 @@ class PretrainingTrainer(Trainer):
         self.metrics.add_step(loss, norm, round(inputs_read), round(parts[len(names)]), by_name)
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
-        """Raise an error that names the windows without a finite loss; all windows if the model is sharded."""
-        windows, finite = [], []
-        model = self.unwrapped(self.model_wrapped)
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            for inputs in self._inputs:
-                for i in range(len(inputs["window"])):
-                    other = "corpus" in inputs and bool(inputs["corpus"][i])
-                    windows.append(f"{int(inputs['window'][i])}{' (of another corpus)' * other}")
-                    if not self.is_fsdp_enabled:  # a sharded model cannot run on one process
-                        row = {n: value[i : i + 1] for n, value in inputs.items() if n != "labelled"}
-                        row = self._prepare_inputs(row)
-                        finite.append(math.isfinite(self.compute_loss(model, row).item()))
-        if not all(finite):
-            windows = [window for window, is_finite in zip(windows, finite, strict=True) if not is_finite]
+        """Raise an error that names the windows of the step."""
+        windows = []
+        for inputs in self._inputs:
+            others = inputs["corpus"].tolist() if "corpus" in inputs else [0] * len(inputs["window"])
+            for window, other in zip(inputs["window"].tolist(), others, strict=True):
+                windows.append(f"{window}{' (of another corpus)' * bool(other)}")
         windows = gather_object(windows)
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)

@@ -248,7 +248,7 @@ def test_a_sharded_run_that_is_stopped_goes_on(exact, corpus_folder, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path, monkeypatch):
-    """From step 6 on one window's loss is NaN: the weights saved at step 4 stay the last ones, and the window is named."""
+    """From step 6 on one window's loss is NaN: the weights saved at step 4 stay the last ones, and the windows are named."""
     recipe = Recipe.model_validate(recipe_values(corpus_folder, tmp_path / "run"))
     sound = PretrainingTrainer.compute_loss
     broken = []
@@ -266,7 +266,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path
         train(recipe)
     message = str(caught.value)
     assert "the loss is nan at step 6" in message
-    assert f"(window {broken[0]} of" in message
+    assert str(broken[0]) in message.partition("(windows ")[2].partition(" of the training split")[0].split(", ")
     assert "step-4" in message
     assert caught.value.exit_status == 1
     assert [row["step"] for row in RunFolder(recipe.folder).metrics("train")] == [2, 4]
@@ -530,5 +530,4 @@ def test_events_of_each_run_are_in_its_own_folder(corpus_folder, tmp_path, monke
         values = recipe_values(corpus_folder, tmp_path / name, steps=2)
         values["training"]["trackers"] = ["tensorboard"]
         trained(values)
-        assert list((tmp_path / name / "tensorboard").iterdir())
-    assert "TENSORBOARD_LOGGING_DIR" not in os.environ
+        assert list((tmp_path / name / "runs").iterdir())
