@@ -13,6 +13,7 @@ from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
+from contextwise.base.schemas import built
 from contextwise.base.stopping import first_process
 from contextwise.cli.common import Prints, set_option, show_json, show_line
 
@@ -138,22 +139,9 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        whole = DryRunJson(
-            name=recipe.name,
-            folder=recipe.folder,
-            parameters=cost.parameters,
-            parts=parts,
-            tokens=cost.tokens,
-            steps=cost.steps,
-            tokens_per_step=recipe.tokens_per_step,
-            flops=cost.flops,
-            optimizer=settings.optimizer,
-            learning_rate=recipe.learning_rate,
-            schedule=settings.schedule,
-            warmup_steps=settings.warmup(recipe.total_steps),
-            **vars(taken),
-        )
-        show_json(whole)
+        values = {name: getattr(recipe, name) for name in ("folder", "tokens_per_step", "learning_rate")}
+        values |= {"parts": parts, "warmup_steps": settings.warmup(recipe.total_steps)}
+        show_json(built(DryRunJson, vars(settings) | vars(cost) | vars(taken) | values))
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
     threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""

@@ -56,9 +56,7 @@ def shared_tokens(recipe: Recipe, lengths: Sequence[int]) -> dict[int, int]:
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     """The trunk's checkpoint where ``run`` begins to decay; None for a run without a trunk, or with a checkpoint of its own.
 
-    Raises:
-        ConfigError: the trunk has another recipe, or other learning rates before that step.
-        CheckpointError: there is no trunk, or it has no checkpoint of that step.
+    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or lacks the checkpoint.
     """
     source, folder = recipe.training.trunk, recipe.trunk_checkpoint
     if source is None or folder is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):

@@ -88,9 +88,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         saves: whether a checkpoint and the exported model count in the peak, too; the time of a step needs neither.
 
     Raises:
-        ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
-        TrainingError: a loss or gradient is not finite.
-        Interrupted: the process was asked to stop.
+        ContextwiseError: what :func:`contextwise.training.train` would raise.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)

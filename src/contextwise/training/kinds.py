@@ -310,7 +310,7 @@ class PretrainedModel(ModelSettings):
     rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
     @property
-    def starts(self) -> dict[str, str]:
+    def starts(self) -> dict[str, str]:  # type: ignore[override]
         return {"model.pretrained": self.pretrained}
 
     @classmethod
@@ -318,7 +318,7 @@ class PretrainedModel(ModelSettings):
         return "pretrained" in values
 
     @property
-    def trained(self) -> tuple[str, ...] | None:
+    def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

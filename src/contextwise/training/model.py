@@ -90,14 +90,7 @@ def _trained_context(config: Any, source: str) -> int:
 
 
 def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> PreTrainedConfig:
-    """Add the parts of a recipe's section ``model`` to a stock configuration.
-
-    Args:
-        pairs: whether an encoder has the head that classifies pairs of sentences.
-
-    Raises:
-        ConfigError: values contradict each other.
-    """
+    """Add the parts of a recipe's section ``model`` to a stock configuration; with ``pairs``, an encoder gets its pair head."""
     if kind_of(config) == "encoder":
         config.architectures = ["BertForPreTraining"] if pairs else None
     for section in model.sections.values():
@@ -108,10 +101,7 @@ def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> Pre
 def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     """Build the model of a recipe with this configuration, in float32 on the CPU, ready to be trained.
 
-    Raises:
-        CheckpointError: ``model.pretrained`` could not be loaded.
-        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs; or it reads packed
-            documents or prefixes otherwise than the recipe says.
+    A CheckpointError or ConfigError if a pretrained model cannot be loaded, or its loss or attention is not supported.
     """
     if (model := recipe.model.start(recipe, config)) is None:
         model = build_model(config)
@@ -204,8 +194,7 @@ def stage_flops(
 ) -> list[tuple[int, float]]:
     """The examples of each stage of a run, and the operations of one of them without the vocabulary head.
 
-    Args:
-        lengths: inputs and outputs of an example, which a stage of shorter windows divides.
+    ``lengths`` are the inputs and outputs of an example, which a stage of shorter windows divides.
     """
     inputs, outputs = lengths
     stages = []

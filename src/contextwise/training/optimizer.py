@@ -37,9 +37,6 @@ def create_optimizer(
         learning_rate: of AdamW.
         scales: factors of rates and of AdamW's ε, by the name of the parameter in the module or in the model that it trains.
         bf16: orthogonalize Muon's updates in bf16, as ``torch.optim.Muon`` does, and not in float32.
-
-    Raises:
-        ConfigError: FSDP shards a stack of matrices that Muon would update.
     """
     decayed = {id(weight) for weight in matrices_of(module, embeddings=True)}
     hidden: set[int] = set()

@@ -13,10 +13,9 @@ vocabulary heads, tied or not         as they are       as they are          wha
 the norm before the heads             × 1/m             × 1/m                the output multiplier, folded in
 ====================================  ================  ===================  ==================================
 
-The initial values are relative to those of the base width: GPT-NeoX's own, which fall with the root of the width, are scaled
-back first. Heads keep their width, so attention scores need no other scale. All gradients but that of the norm before the
-heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's
-gradients, which pass a gate that starts at zero, can be as small as ε.
+The initial values are relative to those of the base width. Heads keep their width, so attention scores need no other scale.
+All gradients but that of the norm before the heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025,
+arXiv:2505.01618, Table 1): gradients that pass a gate which starts at zero can be as small as ε.
 
 Where ContextLM's injection shares that norm, the factor is the untied vocabulary head's instead.
 

@@ -77,9 +77,6 @@ def train(recipe: Recipe) -> RunFolder:
     3. Train; a signal to stop saves and ends the process.
     4. Export the model with its tokenizer, and write the summary.
 
-    Returns:
-        The finished run's folder.
-
     Raises:
         ConfigError, DataError, CheckpointError: the input is invalid.
         DivergedError: a loss or gradient is not finite; ``diverged.json`` in the run folder says so too.
@@ -272,11 +269,11 @@ def build_trainer(
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     trained = recipe.model.trained
     metrics = RunMetrics(
-        recipe.examples_per_step,
-        recipe.data.context,
-        stage_flops(recipe, inputs.config, inputs.lengths, trained),
-        training_flops_per_target(inputs.config, trained),
-        peak * processes.num_processes if peak else None,
+        examples_per_step=recipe.examples_per_step,
+        example_tokens=recipe.data.context,
+        example_flops=stage_flops(recipe, inputs.config, inputs.lengths, trained),
+        flops_per_target=training_flops_per_target(inputs.config, trained),
+        peak=peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
     trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
@@ -290,11 +287,7 @@ def build_trainer(
 def training_arguments(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
 ) -> TrainingArguments:
-    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards.
-
-    Raises:
-        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
-    """
+    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards."""
     settings = recipe.training
     if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"training.trackers has {missing[0]}, {not_installed(missing[0])}, or leave it out")

@@ -195,11 +195,7 @@ class PretrainingTrainer(Trainer):
         return self._norm
 
     def check_step(self) -> None:
-        """Sum the step's loss over the processes, and stop if the loss or the gradient is not finite.
-
-        Raises:
-            DivergedError: names step and windows; the weights are unchanged.
-        """
+        """Sum the step's loss over the processes; a DivergedError before the weights change if one is not finite."""
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._inputs]).sum()
         processes = self.accelerator.num_processes

@@ -69,7 +69,7 @@ class MetadataSettings(DataSection):
         return columns
 
     @property
-    def read(self) -> list[str]:
+    def read(self) -> list[str]:  # type: ignore[override]
         return self.columns
 
     def cut(self, cut: Cut) -> Cut:

@@ -40,7 +40,7 @@ class ReplaySettings(DataSection):
     )
 
     @property
-    def others(self) -> float:
+    def others(self) -> float:  # type: ignore[override]
         return self.share
 
     @property
@@ -48,7 +48,7 @@ class ReplaySettings(DataSection):
         return [] if self.objective is None else [self.objective]
 
     @property
-    def corpora(self) -> dict[str, str]:
+    def corpora(self) -> dict[str, str]:  # type: ignore[override]
         return ({"replay": self.corpus} if self.share else {}) | {"replay_loss": self.corpus}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

@@ -310,11 +310,11 @@ def test_when_all_checkpoints_are_damaged_it_says_so(halfway, tmp_path):
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (lambda state: state["metrics"].pop("trunk"), "its state is without trunk"),
-        (lambda state: state["metrics"].update(carbon=1), "its state is with carbon"),
-        (lambda state: state.update(rate=1, schedule=state.pop("random")), "without random and with rate"),
-        (lambda state: state["random"][0].pop("numpy"), "its state is without numpy"),
-        (lambda state: state.update(metrics=None), "NoneType"),
+        (lambda state: state["metrics"].pop("trunk"), "metrics has no trunk"),
+        (lambda state: state["metrics"].update(carbon=1), "it has carbon"),
+        (lambda state: state.update(rate=1, schedule=state.pop("random")), "it has no random"),
+        (lambda state: state["random"][0].pop("numpy"), "random.0. has no numpy"),
+        (lambda state: state.update(metrics=None), "metrics is null, but must be an object"),
         (None, "model.renamed"),
     ],
 )
