@@ -40,12 +40,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     },
     "adamw": {"optimizer": "adamw", "learning_rate": 4e-3},
     "adamw, decay 1": {"optimizer": "adamw", "learning_rate": 4e-3, "weight_decay": 1.0},
-    "adamw, decay 1 by the rate": {
-        "optimizer": "adamw",
-        "learning_rate": 4e-3,
-        "weight_decay": 1.0,
-        "independent_weight_decay": False,
-    },
 }
 """Name -> settings of the training. The rates are those of width 128, of which factors are tried. In short runs a weight decay
 of 1 has the effect that 0.1 has in runs ten times as long."""

@@ -23,7 +23,6 @@ from contextwise.base.recipes import RECIPES
 from contextwise.models.families import FAMILIES
 from contextwise.models.variant.code import digest, name_code, read_code
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
-from contextwise.training.model import freeze_backbone
 from contextwise_papers.intrinsic_entropy.parity import (
     ParityMLP,
     ParityMLPConfig,
@@ -70,7 +69,8 @@ def variant(name: str) -> VariantForCausalLM:
 
 def retrofitted() -> ContextLMForCausalLM:
     model = ContextLMForCausalLM.from_backbone(stock_model("gpt2"))
-    freeze_backbone(model)
+    model.requires_grad_(False)
+    model.context.requires_grad_(True)
     return model
 
 

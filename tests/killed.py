@@ -133,7 +133,6 @@ def trainings(inputs: Path) -> dict[str, dict[str, Any]]:
     plain = recipes["causal"]
     recipes["patience"] = _tiny(plain, "adamw", patience=1, learning_rate=3.0, evaluate_every=1, steps=12)
     recipes["workers"] = _tiny(plain, "adamw", workers=2)
-    recipes["rampup"] = _tiny(plain, "adamw", steps=None, tokens=768, rampup_batch_size=64, rampup_tokens=256)
     recipes["dropped"] = _tiny(plain, "adamw", keep_checkpoints=1, save_every=1)
     for name, source, part, section, setting in (
         ("dropout", "cue-joint", "model", "cue", {"context_dropout": 0.3}),

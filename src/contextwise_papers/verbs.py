@@ -160,7 +160,7 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
             show(
                 f"{cost.name}: the document spent {hours:,.0f} A100 hours, {share:.0%} of that GPU's peak by these FLOPs"
             )
-    if warning := few_steps({cost.name: cost.steps for cost in costs if cost.steps}):
+    if warning := few_steps(cost.steps for cost in costs if cost.steps):
         show(f"note: {warning}")
     if missing:
         show(f"note: {corpus} is not a prepared corpus yet; {_HOW_TO_PREPARE}")

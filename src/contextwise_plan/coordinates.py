@@ -22,7 +22,7 @@ from contextwise.base.progress import progress_bar
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.models.spec import spec_of
-from contextwise.training.collation import NOT_FOR_MODELS, collate_step
+from contextwise.training.batches import NOT_FOR_MODELS, collate_step
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.model import TrainedModel, parameter_scales, starting_model
 from contextwise.training.optimizer import create_optimizer

@@ -217,10 +217,10 @@ def test_all_cells_have_the_same_flops_to_half_a_step(decaying):
     assert any("differ from their budget by up to" in note for note in sweep.notes)
 
 
-def test_a_length_that_is_not_known_yet_refuses_no_ramp_up(decaying):
+def test_a_length_that_is_not_known_yet_refuses_no_warm_up(decaying):
     """One that is longer than 500 steps, of a run of thousands."""
     grid = {"data.context": [16], "training.flops": [1e10]}
-    (run,) = Sweep.planned(decaying(grid, rampup_batch_size=64, rampup_tokens=100_000)).plan
+    (run,) = Sweep.planned(decaying(grid, warmup_steps=600)).plan
     assert run.flops == pytest.approx(1e10, rel=1e-3) and run.tokens > 200_000
 
 

@@ -35,15 +35,12 @@ from contextwise.base.progress import say_once
 from contextwise.base.schemas import Count, Number, json_schema, mismatch, parse_json
 from contextwise.base.views import Viewed
 
-SUMS_IN_ANOTHER_ORDER = {
+_EXECUTION = {
     "training.compile",
     "training.device",
     "training.fsdp",
     "training.gradient_checkpointing",
     "training.micro_batch_tokens",
-}
-"""Settings that change the result of a run by rounding; of a continued model with dropout, by other draws of it."""
-_EXECUTION = SUMS_IN_ANOTHER_ORDER | {
     "output",
     "model.variant.file",
     "training.save_every",

@@ -13,6 +13,7 @@ from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
+from contextwise.base.schemas import built
 from contextwise.base.stopping import first_process
 from contextwise.cli.common import Prints, set_option, show_json, show_line
 
@@ -100,7 +101,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     if summary["validation_loss"] is not None:
         validated = f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
         validated += f", of which fewer than {FEWEST_EXAMPLES} show nothing" * (loss is None)
-    if warning := few_steps({recipe.name: summary["steps"]}):
+    if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
     if not summary["target_tokens"] and not recipe.objective.whole_steps:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
@@ -138,36 +139,21 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        whole = DryRunJson(
-            name=recipe.name,
-            folder=recipe.folder,
-            parameters=cost.parameters,
-            parts=parts,
-            tokens=cost.tokens,
-            steps=cost.steps,
-            tokens_per_step=recipe.tokens_per_step,
-            flops=cost.flops,
-            optimizer=settings.optimizer,
-            learning_rate=recipe.learning_rate,
-            schedule=settings.schedule,
-            warmup_steps=settings.warmup(recipe.full_steps),
-            **vars(taken),
-        )
-        show_json(whole)
+        values = {name: getattr(recipe, name) for name in ("folder", "tokens_per_step", "learning_rate")}
+        values |= {"parts": parts, "warmup_steps": settings.warmup(recipe.total_steps)}
+        show_json(built(DryRunJson, vars(settings) | vars(cost) | vars(taken) | values))
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
     threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""
     several = f", {taken.processes} processes" if taken.processes > 1 else ""
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
-    first = recipe.batch_sizes.first * recipe.data.context
-    smallest = f"{first:,} to " if first < recipe.tokens_per_step else ""
     auto = " (auto)" if settings.precision == "auto" else ""
     step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
-    warmup = settings.warmup(recipe.full_steps)
+    warmup = settings.warmup(recipe.total_steps)
     schedule = f"{settings.schedule}, {counted(warmup, 'step')} of warm-up"
     rows = [
         ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
-        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {smallest}{recipe.tokens_per_step:,}"],
+        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}"],
         ["a step", step],
         ["FLOPs", f"{cost.flops:.2e}"],
         ["optimizer", f"{settings.optimizer}, {recipe.rates_in_words}; {schedule}"],
@@ -187,7 +173,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     free = f"{taken.free_bytes / 1e9:.1f} GB are free"
     rows.append(["peak memory", f"{taken.peak_bytes / 1e9:.2f} GB {of} ({how}{before}); {free}"])
     show_line(f"{recipe.name}, to be written to {recipe.folder}:")
-    if warning := few_steps({recipe.name: cost.steps}):
+    if warning := few_steps([cost.steps]):
         rows.append(["warning", warning])
     for name, value in rows:
         show_line(f"  {name:<12} {value}")

@@ -217,7 +217,7 @@ class RunSet(RunSetFolder):
 
     def warn_of_few_steps(self) -> None:
         """Print the warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`), if there are any."""
-        if warning := few_steps({run.id: run.planned_recipe().total_steps for run in self.trained}):
+        if warning := few_steps(run.planned_recipe().total_steps for run in self.trained):
             say(f"note: {warning}")
 
     @cached_property
@@ -356,7 +356,7 @@ def planned_run(run: Run, recipe: Recipe, cost: "RunCost") -> PlannedRun:
     if folder.finished:
         shared = folder.summary().get("trunk", {"tokens": 0})["tokens"]
     elif (folder.recipe()["training"].get("trunk") if folder.exists else trunk) is not None:
-        shared = recipe.batch_sizes.before(recipe.decay_start()) * recipe.data.context
+        shared = recipe.decay_start() * recipe.tokens_per_step
     return PlannedRun(
         id=run.id,
         size=size_name(recipe.model.model_dump()),

@@ -64,7 +64,7 @@ class Mixture(Objective):
         return self.parts[0].objective.kind
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return list(dict.fromkeys(token for part in self.parts for token in part.objective.special_tokens))
 
     @property
@@ -72,19 +72,19 @@ class Mixture(Objective):
         return [part.objective for part in self.parts]
 
     @property
-    def columns(self) -> list[str]:
+    def columns(self) -> list[str]:  # type: ignore[override]
         return list(dict.fromkeys(column for single in self.singles for column in single.columns))
 
     @property
-    def chat_template(self) -> str | None:
+    def chat_template(self) -> str | None:  # type: ignore[override]
         return next((single.chat_template for single in self.singles if single.chat_template is not None), None)
 
     @property
-    def has_prefix(self) -> bool:
+    def has_prefix(self) -> bool:  # type: ignore[override]
         return any(single.has_prefix for single in self.singles)
 
     @property
-    def has_pairs(self) -> bool:
+    def has_pairs(self) -> bool:  # type: ignore[override]
         return any(single.has_pairs for single in self.singles)
 
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:

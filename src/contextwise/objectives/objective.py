@@ -33,7 +33,7 @@ import bisect
 import inspect
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
@@ -154,13 +154,28 @@ class Stream(Protocol):
 class Objective(Settings, ABC):
     """Settings of an objective. A subclass registers itself under the default of its field ``name``.
 
-    Subclasses override the properties, with a ``ClassVar`` where the value does not depend on the settings.
+    Subclasses override the attributes, with a property where the value depends on the settings.
 
     Attributes:
         registered: the objectives by name whose modules are imported; :func:`objectives` has all.
+        special_tokens: the special tokens that the objective needs, except end-of-text.
+        has_prefix: whether examples for a decoder have positions that see each other in both directions.
+        has_pairs: whether examples are pairs of segments with a label, for an encoder's pair head.
+        reads_sentences: whether an example is a single sentence, behind end-of-text.
+        alone: whether the examples are trained without those of other objectives or corpora.
+        columns: columns of a corpus that examples are made from, beside the tokens.
+        chat_template: that of transformers for a model that was trained on the examples; None if these are no conversations.
     """
 
     registered: ClassVar[dict[str, type[Objective]]] = {}
+    special_tokens: ClassVar[Sequence[SpecialToken]] = ()
+    has_prefix: ClassVar[bool] = False
+    has_pairs: ClassVar[bool] = False
+    reads_sentences: ClassVar[bool] = False
+    alone: ClassVar[bool] = False
+    columns: ClassVar[Sequence[str]] = ()
+    chat_template: ClassVar[str | None] = None
+
     name: str
 
     @classmethod
@@ -184,49 +199,14 @@ class Objective(Settings, ABC):
         """The kind of model that the examples are for."""
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
-        """The special tokens that the objective needs, except end-of-text."""
-        return []
-
-    @property
     def singles(self) -> list[Any]:
         """The objective itself, or those of a mixture."""
         return [self]
 
     @property
-    def has_prefix(self) -> bool:
-        """Whether examples for a decoder have positions that see each other in both directions."""
-        return False
-
-    @property
-    def has_pairs(self) -> bool:
-        """Whether examples are pairs of segments with a label, for an encoder's pair head."""
-        return False
-
-    @property
-    def reads_sentences(self) -> bool:
-        """Whether an example is a single sentence, behind end-of-text."""
-        return False
-
-    @property
     def whole_steps(self) -> bool:
         """Whether the loss compares all examples of a step, which then is one forward pass of one process."""
         return False
-
-    @property
-    def alone(self) -> bool:
-        """Whether the examples are trained without those of other objectives or corpora."""
-        return False
-
-    @property
-    def columns(self) -> list[str]:
-        """Columns of a corpus that examples are made from, beside the tokens."""
-        return []
-
-    @property
-    def chat_template(self) -> str | None:
-        """The chat template of transformers for a model that was trained on the examples; None if that is no conversation."""
-        return None
 
     @property
     def pooling(self) -> str | None:
@@ -242,7 +222,7 @@ class Objective(Settings, ABC):
         yield from ()
 
     def open(self, recipe: Any, corpus: Corpus) -> Any:
-        """What it adds to the inputs of a run (:class:`contextwise.training.inputs.Addition`); None if there is nothing."""
+        """What it adds to the inputs of a run (:class:`contextwise.training.settings.Addition`); None if there is nothing."""
         return None
 
     @abstractmethod

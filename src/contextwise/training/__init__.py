@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING
 from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from contextwise.training.additions import Addition
     from contextwise.training.recipe import Recipe, load_recipe
     from contextwise.training.run import train
-    from contextwise.training.settings import DataSection, DataSettings, ModelSection, ModelSettings
+    from contextwise.training.settings import Addition, DataSection, DataSettings, ModelSection, ModelSettings
 
 __all__ = ["Addition", "DataSection", "DataSettings", "ModelSection", "ModelSettings", "Recipe", "load_recipe", "train"]
 _MODULES = {
-    "additions": ["Addition"],
     "recipe": ["Recipe", "load_recipe"],
     "run": ["train"],
-    "settings": ["DataSection", "DataSettings", "ModelSection", "ModelSettings"],
+    "settings": ["Addition", "DataSection", "DataSettings", "ModelSection", "ModelSettings"],
 }
 __getattr__ = lazy_exports(__name__, _MODULES)

@@ -1,63 +1,24 @@
-"""The number of examples in each optimizer step of a run, and their division among processes and micro-batches."""
+"""Batches: which examples of a step a process reads, how they are stacked as micro-batches, and what is counted in them.
 
-import math
+Legend: B examples, T positions.
+"""
+
+import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch.utils.data import default_collate
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """The number of examples in each step, over all processes and micro-batches."""
+from contextwise.objectives import NO_LOSS
 
-    stages: tuple[tuple[int, int], ...]  # steps of each stage, and examples of such a step; at last of the full size
-
-    @classmethod
-    def doubling(cls, first: int, full: int, rampup: int, full_steps: int) -> "BatchSizes":
-        """Sizes that double from ``first`` to ``full``; each size below ``full`` has an equal part of the ramp-up.
-
-        Each stage has the examples of a whole number of full steps, so a run has ``full_steps * full`` examples. If the
-        ramp-up has fewer full steps than sizes, some of the sizes are skipped.
-
-        Args:
-            first: examples of the first step; ``full / first`` is a power of two.
-            rampup: length of the ramp-up, in full steps.
-            full_steps: length of the run, in full steps.
-        """
-        sizes = [first << number for number in range((full // first).bit_length())]
-        ends = [math.ceil(rampup * number / (len(sizes) - 1)) for number in range(1, len(sizes))]
-        lengths = [end - start for start, end in zip([0, *ends], [*ends, full_steps], strict=True)]
-        stages = [(length * full // size, size) for length, size in zip(lengths, sizes, strict=True)]
-        return cls(tuple(stage for stage in stages if stage[0]))
-
-    @property
-    def steps(self) -> int:
-        return sum(steps for steps, _ in self.stages)
-
-    @property
-    def first(self) -> int:
-        """Examples of the first step, a divisor of all others."""
-        return self.stages[0][1]
-
-    @property
-    def full(self) -> int:
-        """Examples of a step after the ramp-up."""
-        return self.stages[-1][1]
-
-    def before(self, step: int) -> int:
-        """Number of examples in the first ``step`` steps of the run."""
-        examples = 0
-        for steps, size in self.stages:
-            examples += min(step, steps) * size
-            step = max(0, step - steps)
-        return examples
-
-    def step_at(self, examples: int) -> int:
-        """Number of steps in which the first ``examples`` examples are read."""
-        step = 0
-        for steps, size in self.stages:
-            step += min(steps, examples // size)
-            examples = max(0, examples - steps * size)
-        return step
+NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted", "read")
+"""Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
+padded example without padding; ``counted`` () the number of targets of an example whose targets are not its labels."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +28,83 @@ class StepIndices:
     The micro-batches of all processes take turns, so that processes get examples of like lengths where a step is sorted.
     """
 
-    sizes: BatchSizes
+    steps: int
+    examples: int  # in each step, over all processes
     rank: int
     processes: int
     limit: int  # maximum number of examples in a micro-batch
 
     def __len__(self) -> int:
-        return self.sizes.steps
+        return self.steps
 
     def __iter__(self) -> Iterator[list[int]]:
-        for step in range(len(self)):
-            first, end = self.sizes.before(step), self.sizes.before(step + 1)
-            micro = micro_batch_size((end - first) // self.processes, self.limit)
-            starts = range(first + self.rank * micro, end, self.processes * micro)
+        micro = micro_batch_size(self.examples // self.processes, self.limit)
+        for first in range(0, self.steps * self.examples, self.examples):
+            starts = range(first + self.rank * micro, first + self.examples, self.processes * micro)
             yield [index for start in starts for index in range(start, start + micro)]
 
 
 def micro_batch_size(examples: int, limit: int) -> int:
     """The largest divisor of ``examples`` up to ``limit``."""
     return max(size for size in range(1, min(examples, limit) + 1) if examples % size == 0)
+
+
+def end_with_parent(_: int) -> None:
+    """Let a process that loads examples end on SIGTERM from its parent alone: the parent saves after one to all processes."""
+    if sys.platform != "linux":
+        return
+
+    def wait() -> None:
+        while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+            pass
+        os._exit(0)
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def collate(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Stack examples; of sentences, remove the columns that are padding in all of them."""
+    batch = default_collate(items)
+    if "length" in batch:
+        longest = int(batch["length"].max())
+        batch |= {name: batch[name][:, :longest] for name in ("input_ids", "labels")}
+    labels = batch["labels"].flatten()
+    if batch["labels"].dim() == 2 and not (is_label := labels.ne(NO_LOSS)).all():
+        batch["labelled"] = is_label.nonzero()[:, 0]  # found here, since on an accelerator it would wait for the device
+    return batch
+
+
+def collate_step(items: list[dict[str, Any]], limit: int) -> list[dict[str, torch.Tensor]]:
+    """Stack the examples of a step as micro-batches of up to ``limit`` examples."""
+    size = micro_batch_size(len(items), limit)
+    return [collate(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+def divided(batch: dict[str, torch.Tensor], context: int) -> dict[str, torch.Tensor]:
+    """Windows of (B, T) tokens as (B * T / context, context); the positions of a document that is cut start again at 0."""
+    parts = batch["input_ids"].shape[1] // context
+    if parts <= 1:
+        return batch
+    result = {name: value.reshape(-1, context) if value.dim() == 2 else value for name, value in batch.items()}
+    result |= {name: batch[name].repeat_interleave(parts) for name in ("window", "corpus") if name in batch}
+    if "position_ids" in batch:
+        positions = result["position_ids"]
+        of_first = positions.eq(0).cumsum(dim=1).eq(0)
+        result["position_ids"] = positions - positions[:, :1] * of_first
+    return result
+
+
+def pairs_in(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Number of rows with a pair's label in the loss of a batch, ()."""
+    return batch["pair_label"].ne(NO_LOSS).sum() if "pair_label" in batch else batch["labels"].new_zeros(())
+
+
+def tokens_read(batch: dict[str, torch.Tensor], encoder_decoder: bool) -> torch.Tensor:
+    """Number of input tokens of a batch without padding, (); an encoder-decoder's targets are inputs of its decoder."""
+    ids, labels = batch["input_ids"], batch["labels"]
+    for known in ("length", "read"):
+        if known in batch:
+            return batch[known].sum()
+    read = batch["attention_mask"].sum() if "attention_mask" in batch else torch.ones_like(ids).sum()
+    return read + labels.ne(NO_LOSS).sum() if encoder_decoder else read

@@ -11,11 +11,10 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.training import checkpoints
-from contextwise.training.optimizer import learning_rate_share
 from contextwise.training.recipe import Recipe
 
-SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate", "rampup_batch_size", "rampup_tokens"}
-"""Settings of ``training`` that may differ from the trunk's as long as rates and batches are the same up to the decay."""
+SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate"}
+"""Settings of ``training`` that may differ from the trunk's as long as rates are the same up to the decay."""
 MAY_DIFFER = {
     "name",
     *(f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")),
@@ -34,7 +33,7 @@ def may_branch(trunk: Path, recipe: Recipe) -> bool:
 def shared_tokens(recipe: Recipe, lengths: Sequence[int]) -> dict[int, int]:
     """The tokens that shorter runs of a recipe may share with the longest as their trunk: length -> tokens before its decay.
 
-    Empty unless the schedule is ``wsd`` and warm-up and ramp-up are as long in all runs.
+    Empty unless the schedule is ``wsd`` and the warm-up is as long in all runs.
 
     Args:
         lengths: in tokens, of whole steps.
@@ -44,26 +43,20 @@ def shared_tokens(recipe: Recipe, lengths: Sequence[int]) -> dict[int, int]:
         return {}
     runs = {tokens: recipe.of_length(tokens) for tokens in sorted(set(lengths))}
     *_, longest = runs.values()
-    steps = {tokens: run.full_steps for tokens, run in runs.items()}
-    size = recipe.tokens_per_step if settings.rampup_batch_size else None
-    ramps = {(settings.warmup(each), size and settings.rampup(each, size)) for each in steps.values()}
+    warmups = {settings.warmup(run.total_steps) for run in runs.values()}
     starts = {tokens: run.decay_start() for tokens, run in runs.items()}
-    first = longest.batch_sizes.step_at(settings.warmup(longest.full_steps) * longest.examples_per_step)
-    if len(ramps) > 1 or not max(1, first) <= min(starts.values()) <= max(starts.values()) <= longest.decay_start():
+    if (
+        len(warmups) > 1
+        or not max(1, *warmups) <= min(starts.values()) <= max(starts.values()) <= longest.decay_start()
+    ):
         return {}
-    return {
-        tokens: run.batch_sizes.before(starts[tokens]) * recipe.data.context
-        for tokens, run in runs.items()
-        if run is not longest
-    }
+    return {tokens: starts[tokens] * recipe.tokens_per_step for tokens, run in runs.items() if run is not longest}
 
 
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     """The trunk's checkpoint where ``run`` begins to decay; None for a run without a trunk, or with a checkpoint of its own.
 
-    Raises:
-        ConfigError: the trunk has another recipe, or other batches or learning rates before that step.
-        CheckpointError: there is no trunk, or it has no checkpoint of that step.
+    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or lacks the checkpoint.
     """
     source, folder = recipe.training.trunk, recipe.trunk_checkpoint
     if source is None or folder is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):
@@ -79,31 +72,23 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
         )
     _check_same_steps(recipe, other, step)
     if not folder.exists():
-        steps = [str(checkpoints.step_of(path)) for path in checkpoints.list_checkpoints(trunk.checkpoints)]
         raise CheckpointError(
-            f"training.trunk is {source}, which has no checkpoint of step {step}, where this run begins to decay; it has "
-            f"{'those of the steps ' + ', '.join(steps) if steps else 'none'}; choose training.decay_steps so that the decay "
-            "begins at one of these, or train the trunk with "
-            f"training.branches=[{recipe.training.tokens or recipe.training.steps}]"
+            f"training.trunk is {source}, which has no checkpoint of step {step}, where this run begins to decay; train the "
+            f"trunk with training.branches=[{recipe.training.tokens or recipe.training.steps}], or this run without it"
         )
     return folder
 
 
-def _check_same_steps(recipe: Recipe, trunk: Recipe, steps: int) -> None:
-    """Raise a ConfigError if the first ``steps`` steps of a run and its trunk differ in learning rate or batch size."""
-    sizes, others = recipe.batch_sizes, trunk.batch_sizes
-    rate, other_rate = (learning_rate_share(each.training, each.full_steps) for each in (recipe, trunk))
-    for step in range(steps):
-        if sizes.before(step + 1) != others.before(step + 1):
-            what, fix = "batch size", "give both the same training.rampup_tokens, as a number of tokens"
-        elif rate(sizes.before(step) / sizes.full) != other_rate(others.before(step) / others.full):
-            warmup = trunk.training.warmup(trunk.full_steps)
-            what, fix = "learning rate", f"set training.warmup_steps={warmup}, as in the trunk"
-            if step >= warmup or warmup == recipe.training.warmup(recipe.full_steps):
-                fix = "the trunk's schedule must be wsd or constant until that step"
-        else:
-            continue
-        raise ConfigError(
-            f"training.trunk is {recipe.training.trunk}, whose {what} differs from this run's at step {step + 1}, before the "
-            f"decay begins; {fix}"
-        )
+def _check_same_steps(recipe: Recipe, trunk: Recipe, step: int) -> None:
+    """Raise a ConfigError if a run and its trunk differ in learning rate before ``step``."""
+    warmup, schedule = trunk.training.warmup(trunk.total_steps), trunk.training.schedule
+    if warmup != recipe.training.warmup(recipe.total_steps):
+        fix = f"set training.warmup_steps={warmup}, as in the trunk"
+    elif schedule != "constant" and (schedule != "wsd" or step > trunk.decay_start()):
+        fix = "the trunk's schedule must be wsd or constant until that step"
+    else:
+        return
+    raise ConfigError(
+        f"training.trunk is {recipe.training.trunk}, whose learning rate differs from this run's before step {step}, where the "
+        f"decay begins; {fix}"
+    )

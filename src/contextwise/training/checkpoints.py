@@ -6,6 +6,7 @@ processes, so that a run can resume with another number of processes, sharded or
 """
 
 import contextlib
+import itertools
 import math
 import shutil
 from collections.abc import Collection, Iterator
@@ -97,8 +98,7 @@ def write_optimizer(folder: Path, state: dict[str, Any]) -> list[ParameterGroup]
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[ParameterGroup]) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it.
 
-    A parameter that had no gradient has no optimizer state in a checkpoint. It starts without any, as in a run that was never
-    stopped: an optimizer makes the state of a parameter in the first step in which it has a gradient.
+    A parameter that had no gradient has no optimizer state in a checkpoint, and starts without any.
     """
     weights, tied = load_file(folder / WEIGHTS), ties(model)
     with of_this_version(folder):
@@ -120,20 +120,15 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
 
 
 def read_state(folder: Path) -> CheckpointState:
-    """Read the state of a checkpoint besides weights and moments, as this version of Contextwise writes it.
-
-    Raises:
-        CheckpointError: it was written by another version: keys are missing or unknown, or values of another type.
-    """
+    """Read the state of a checkpoint besides weights and moments; a CheckpointError if another version wrote it."""
     state = read_json(folder / STATE, "the checkpoint")
     trainer = read_json(folder / TRAINER_STATE_NAME, "the checkpoint")
     with of_this_version(folder):
-        _check_keys(state, CheckpointState)
-        _check_keys(state["metrics"], MetricsState)
-        for random_of_process in state["random"]:
-            _check_keys(random_of_process, RandomState)
         if why := mismatch(state, json_schema(CheckpointState)) or mismatch(trainer, _trainer_schema()):
             raise ValueError(why)
+        known = {name for kind in (CheckpointState, MetricsState, RandomState) for name in kind.__annotations__}
+        if unknown := {*state, *state["metrics"], *itertools.chain(*state["random"])} - known:
+            raise ValueError(f"it has {', '.join(sorted(unknown))}")
         if state["step"] != trainer["global_step"]:
             raise ValueError(f"it is of step {state['step']}, and its trainer of step {trainer['global_step']}")
         TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
@@ -145,14 +140,6 @@ def _trainer_schema() -> dict[str, Any]:
     schema = json_schema(TrainerState)
     callbacks = {"stateful_callbacks": {"type": "object"}}
     return schema | {"properties": schema["properties"] | callbacks}
-
-
-def _check_keys(state: dict[str, Any], kind: type) -> None:
-    known = kind.__annotations__.keys()
-    missing, unknown = sorted(known - state.keys()), sorted(state.keys() - known)
-    problems = [f"without {', '.join(missing)}"] * bool(missing) + [f"with {', '.join(unknown)}"] * bool(unknown)
-    if problems:
-        raise KeyError(f"its state is {' and '.join(problems)}")
 
 
 @contextlib.contextmanager
@@ -237,11 +224,7 @@ def discard(folder: Path) -> None:
 
 
 def prune_run(run: RunFolder, recipe: "Recipe") -> None:
-    """Remove the older checkpoints of a run, as its recipe says.
-
-    A checkpoint that a stop added is removed once there is a newer one: in the end the run has the checkpoints of one that was
-    never stopped.
-    """
+    """Remove the older checkpoints of a run, as its recipe says, and those that a stop added: as in a run never stopped."""
     lowest, best = math.inf, set()
     for row in run.metrics("validation") if recipe.training.patience is not None else ():
         if row["loss"] < lowest:

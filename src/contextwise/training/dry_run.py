@@ -1,14 +1,13 @@
 """A dry run: the time and the peak memory of a training run, measured on its first steps, of which nothing is kept.
 
 The steps are those of the run itself: its first examples, forward and backward passes of its micro-batches, the optimizer, then
-a checkpoint and the export, all in a temporary folder beside the run folder. A step has two micro-batches at most: further ones
-take as long as the second and hold no more memory.
+a checkpoint and the export, all in a temporary folder on the disk of the run folder. A step has two micro-batches at most:
+further ones take as long as the second and hold no more memory.
 """
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from contextwise.base.files import PARTIAL, exclusive, sync_directory
+from contextwise.base.files import disk_errors
 from contextwise.base.machine import memory, peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
@@ -26,9 +25,8 @@ from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.launch import processes_of
 from contextwise.training.recipe import Recipe, with_newer_settings
-from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
+from contextwise.training.run import build_trainer, fast_steps, processes_of, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 MOST_STEPS = 12
@@ -90,17 +88,15 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         saves: whether a checkpoint and the exported model count in the peak, too; the time of a step needs neither.
 
     Raises:
-        ConfigError, DataError, CheckpointError: what :func:`contextwise.training.train` would refuse.
-        TrainingError: a loss or gradient is not finite.
-        Interrupted: the process was asked to stop.
+        ContextwiseError: what :func:`contextwise.training.train` would raise.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved(), with_newer_settings)
-    full_steps = recipe.full_steps
+    trained_steps = recipe.total_steps
     if trunk_checkpoint(recipe, run) is not None:
-        full_steps = recipe.training.decay(full_steps)
+        trained_steps = recipe.training.decay(trained_steps)
     longer = recipe.with_training(steps=2, tokens=None, epochs=None)
-    inputs = TrainingInputs.open(longer if full_steps < 2 else recipe)
+    inputs = TrainingInputs.open(longer if trained_steps < 2 else recipe)
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
     args = training_arguments(recipe, run, inputs, [], processes)
@@ -113,7 +109,10 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     steps, peak = _Steps(recipe.total_steps, passes), start + needed
     # Several processes must decide alike, and shards are smaller.
     if needed < free or processes.num_processes > 1:
-        with fast_steps(processes.device.type), _folder_beside(recipe.folder, processes.process_index) as folder:
+        beside = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
+        with disk_errors("the dry run", recipe.folder):
+            temporary = tempfile.TemporaryDirectory(prefix=f".{recipe.folder.name}-dry-run-", dir=beside)
+        with temporary as folder, fast_steps(processes.device.type):
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
@@ -135,7 +134,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         micro_batches=passes,
         timed_steps=len(steps.seconds),
         step_seconds=steps.median,
-        training_seconds=steps.median and steps.median * full_steps,
+        training_seconds=steps.median and steps.median * trained_steps,
         validation_seconds=steps.median
         and steps.median / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3,
         peak_bytes=peak,
@@ -143,16 +142,6 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         free_bytes=free,
         notes=inputs.notes | ({"context stages": STAGES} if len(recipe.windows) > 1 else {}),
     )
-
-
-@contextlib.contextmanager
-def _folder_beside(run: Path, number: int) -> Iterator[Path]:
-    """A folder on the disk of a run, removed at the end; one that a killed process left, by the next run here."""
-    path = run.absolute().with_name(f"{run.name}{DRY_RUN}{number}")
-    with exclusive(path, "the dry run", wait=True):
-        with tempfile.TemporaryDirectory(prefix=f"{path.name}{PARTIAL}", dir=path.parent) as folder:
-            yield Path(folder)
-        sync_directory(path.parent)  # else a power failure may bring the folder back
 
 
 def _shortened(recipe: Recipe, examples: int) -> Recipe:
@@ -165,7 +154,6 @@ def _shortened(recipe: Recipe, examples: int) -> Recipe:
         epochs=None,
         tokens_per_step=examples * recipe.data.context,
         examples_per_step=None,
-        rampup_batch_size=None,
         branches=[],
         trunk=None,
         log_every=never,

@@ -23,6 +23,7 @@ from contextwise.models.spec import build_model, spec_of
 from contextwise.models.tokenizers import Frame
 from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.metrics import COST
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 
@@ -80,11 +81,7 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
         "trained_parameters": trainer.get_num_trainable_parameters(),
         "context": recipe.data.context,
         "steps": metrics.steps,
-        "tokens": metrics.tokens,
-        "input_tokens": metrics.input_tokens,
-        "target_tokens": metrics.target_tokens,
-        "flops": metrics.flops,
-        "seconds": metrics.seconds,
+        **{name: getattr(metrics, name) for name in COST},
         "precision": "bf16" if trainer.args.bf16 else "fp32",
         "tokens_per_second": metrics.tokens_per_second,
         "validation_loss": validated.get("loss"),
@@ -120,11 +117,7 @@ LOADERS = {
 def model_card(run: RunFolder, standalone: bool) -> str:
     """Text of ``README.md`` for the model of a finished run, with the metadata block that the Hub reads.
 
-    Args:
-        standalone: whether the model's folder contains its code.
-
-    Raises:
-        CheckpointError: the run has not finished.
+    ``standalone`` says whether the model's folder contains its code.
     """
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
     model, training = recipe.model, recipe.training

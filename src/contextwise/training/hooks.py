@@ -131,11 +131,7 @@ class EarlyStopping(TrainerCallback):
                 say(f"the validation loss was lowest at step {best}; training stops at step {step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:
-        """The weights of the lowest validation loss, whole, on the CPU.
-
-        Raises:
-            CheckpointError: they are damaged or missing.
-        """
+        """The weights of the lowest validation loss, whole, on the CPU; a CheckpointError if they are damaged or missing."""
         folder = self.folder / f"step-{self._best()[0]}"
         problem = checkpoints.damaged(folder)
         if problem is not None:

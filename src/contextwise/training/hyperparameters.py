@@ -1,13 +1,14 @@
 """The section ``training`` of a recipe: hyperparameters, measurements, and how a run executes."""
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.training.settings import Layers, Width
+from contextwise.training.settings import Width
 
 
 class TrainingSettings(Settings):
@@ -19,12 +20,6 @@ class TrainingSettings(Settings):
     tokens_per_step: int | None = Field(default=None, ge=1, description="over all processes; by default 8192")
     examples_per_step: int | None = Field(
         default=None, ge=1, description="windows, sentences or samples per step, instead of tokens_per_step"
-    )
-    rampup_batch_size: int | None = Field(
-        default=None, ge=1, description="tokens per step at the start of the run; doubled up to tokens_per_step"
-    )
-    rampup_tokens: int | float = Field(
-        default=0.3, gt=0, description="tokens of all steps below tokens_per_step; below 1, a share of the run"
     )
     micro_batch_tokens: int | None = Field(default=None, ge=1, description="maximum in a forward pass of a process")
     learning_rate: float | None = Field(default=None, gt=0, description="by default that of the size")
@@ -77,12 +72,6 @@ class TrainingSettings(Settings):
         description="mup: initial values and rates under which the rates of the base width suit every width",
     )
     mup_base_width: Width = Field(default=128, description="the width at which the rates are given")
-    mup_base_layers: Layers | None = Field(
-        default=None, description="the depth at which they are given (CompleteP); by default depth changes nothing"
-    )
-    independent_weight_decay: bool = Field(
-        default=True, description="with mup: a lower rate of a matrix does not lower its decay"
-    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="auto: a GPU if there is one, else the CPU"
     )
@@ -136,40 +125,32 @@ class TrainingSettings(Settings):
         if patience is not None and info.data.get("evaluation_tokens") == 0:
             raise ConfigError(Problem("but there is no validation", value=patience, fix="set evaluation_tokens"))
         if patience is not None and info.data.get("evaluate_every") == 0:
-            why = "but the only validation is the one at the end"
-            raise ConfigError(Problem(why, value=patience, fix="set evaluate_every"))
+            raise ConfigError(
+                Problem("but the only validation is the one at the end", value=patience, fix="set evaluate_every")
+            )
         return patience
 
     @model_validator(mode="after")
-    def _one_cycle(self) -> "TrainingSettings":
-        if self.schedule != "one_cycle":
-            if self.initial_learning_rate is not None:
-                why, fix = f"but the schedule is {self.schedule}", "set schedule: one_cycle, or remove it"
-                raise ConfigError(Problem(why, "initial_learning_rate", self.initial_learning_rate, fix))
-        elif "warmup_steps" not in self.model_fields_set:
+    def _goes_together(self) -> "TrainingSettings":
+        if problems := list(self._problems()):
+            raise ConfigError(*problems)
+        if self.schedule == "one_cycle" and "warmup_steps" not in self.model_fields_set:
             self.__dict__["warmup_steps"] = 0.3  # the default of torch's OneCycleLR
         return self
 
-    @model_validator(mode="after")
-    def _branching(self) -> "TrainingSettings":
-        problems = []
+    def _problems(self) -> Iterator[Problem]:
+        but = f"but the schedule is {self.schedule}"
+        if self.initial_learning_rate is not None and self.schedule != "one_cycle":
+            fix = "set schedule: one_cycle, or remove it"
+            yield Problem(but, "initial_learning_rate", self.initial_learning_rate, fix)
         if self.trunk is not None and self.schedule != "wsd":
-            why, fix = f"but the schedule is {self.schedule}", "set schedule: wsd"
-            problems.append(Problem(why, "trunk", self.trunk, fix))
+            yield Problem(but, "trunk", self.trunk, "set schedule: wsd")
         if self.trunk is not None and self.patience is not None:
-            problems.append(Problem("does not apply to a run with a trunk", "patience", fix="remove it"))
+            yield Problem("does not apply to a run with a trunk", "patience", fix="remove it")
         if self.branches and self.schedule not in ("wsd", "constant"):
-            fix = "set schedule to constant or wsd"
-            problems.append(Problem(f"but the schedule is {self.schedule}", "branches", self.branches, fix))
-        if problems:
-            raise ConfigError(*problems)
-        return self
-
-    @model_validator(mode="after")
-    def _one_length(self) -> "TrainingSettings":
+            yield Problem(but, "branches", self.branches, "set schedule to constant or wsd")
         if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
-            raise ConfigError("set exactly one of steps, tokens and epochs, and the others to null")
-        return self
+            yield Problem("set exactly one of steps, tokens and epochs, and the others to null")
 
     @property
     def final_learning_rate(self) -> float:
@@ -184,11 +165,6 @@ class TrainingSettings(Settings):
     def first_learning_rate(self) -> float:
         """The first learning rate of the schedule one_cycle, as a share of the maximum; by default that of torch, 1 / 25."""
         return 0.04 if self.initial_learning_rate is None else self.initial_learning_rate
-
-    def rampup(self, steps: int, tokens_per_step: int) -> int:
-        """Length of the batch-size ramp-up of a run of ``steps`` full steps, in full steps."""
-        tokens = self.rampup_tokens
-        return math.ceil(tokens * steps if tokens < 1 else tokens / tokens_per_step)
 
     def warmup(self, steps: int) -> int:
         """Steps of the warm-up in a run of ``steps`` steps."""

@@ -25,12 +25,8 @@ def input_hashes(recipe: Recipe, known: Container[str] = ()) -> dict[str, str]:
     are read and models that the run starts from have the names of their settings. A model on the Hub has its commit for a hash.
     The code of a variant is hashed in the recipe itself.
 
-    Args:
-        known: settings that name a run of the same run set, whose own id says what it is made from.
-
-    Raises:
-        DataError: a corpus does not exist, or lacks a column.
-        CheckpointError: a model does not exist.
+    Settings in ``known`` name a run of the same run set, whose own id says what it is made from. A DataError or
+    CheckpointError if a corpus, a column or a model does not exist.
     """
     if (own := recipe.data.hashes(recipe)) is not None:
         return own
@@ -55,12 +51,7 @@ def changed_input(recipe: Recipe, before: Mapping[str, str], now: Mapping[str, s
 
 
 def refuse_changed(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> None:
-    """Raise a DataError if a finished run was trained on other inputs than there are now.
-
-    Args:
-        recipe: of the run.
-        now: its :func:`input_hashes`.
-    """
+    """Raise a DataError if a finished run was trained on other inputs than there are now, by its :func:`input_hashes`."""
     if (changed := changed_input(recipe, run.summary()["fingerprints"], now)) is not None:
         raise DataError(
             f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
@@ -89,11 +80,11 @@ def _of_corpora(recipe: Recipe, data: CorpusData) -> Iterator[tuple[str, str]]:
             if column in corpus.columns:
                 yield f"{role}: column {column}", texts_digest(corpus, [column])
         if role == "train":
-            yield from ((name, texts_digest(corpus, own)) for name, own in columns.items())
+            yield from ((name, texts_digest(corpus, list(own))) for name, own in columns.items())
         elif role == "loss":
             for name, own in columns.items():
                 with contextlib.suppress(ContextwiseError):  # the run has no validation then
-                    yield f"{name} of the validation split", texts_digest(corpus, own)
+                    yield f"{name} of the validation split", texts_digest(corpus, list(own))
 
 
 def start_digest(source: str) -> str | None:

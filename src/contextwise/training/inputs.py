@@ -23,10 +23,9 @@ from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.vocabulary import add_tokens_of
-from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData
+from contextwise.training.settings import Addition, CorpusData, HeldOut
 
 VALIDATION_SEED = 0
 """Runs with different seeds are validated on the same examples."""

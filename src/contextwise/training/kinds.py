@@ -310,7 +310,7 @@ class PretrainedModel(ModelSettings):
     rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
     @property
-    def starts(self) -> dict[str, str]:
+    def starts(self) -> dict[str, str]:  # type: ignore[override]
         return {"model.pretrained": self.pretrained}
 
     @classmethod
@@ -318,7 +318,7 @@ class PretrainedModel(ModelSettings):
         return "pretrained" in values
 
     @property
-    def trained(self) -> tuple[str, ...] | None:
+    def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
@@ -335,34 +335,27 @@ class PretrainedModel(ModelSettings):
         return continued_model(self, config)
 
     def freeze(self, model: Any) -> None:
-        from contextwise.training.model import freeze_backbone
-
         if self.freeze_backbone:
-            freeze_backbone(model)
+            model.requires_grad_(False)
+            model.context.requires_grad_(True)
 
     def card(self, recipe: Any, config: Any) -> Card:
         rows, tags, lines = super().card(recipe, config)
         return Card({"backbone": f"`{without_folders(self.pretrained)}`", **rows}, tags, lines)
 
     @model_validator(mode="after")
-    def _one_extension(self) -> "PretrainedModel":
+    def _goes_together(self) -> "PretrainedModel":
         problems = []
+        if self.freeze_backbone and self.context_predictor is None:
+            problems.append(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
         if (self.rope == "base") != (self.rope_base is not None):
-            fix = "set model.rope: base and model.rope_base, or neither"
-            problems.append(Problem("rope: base and rope_base go together", fix=fix))
+            problems.append(Problem("rope: base and rope_base go together; set both, or neither"))
         if self.rope_factor is not None and self.rope not in ("linear", "dynamic", "yarn"):
             fix = "set rope to one of them, or remove it"
             problems.append(Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix))
         if problems:
             raise ConfigError(*problems)
         return self
-
-    @field_validator("freeze_backbone")
-    @classmethod
-    def _something_is_trained(cls, freeze: bool, info: ValidationInfo) -> bool:
-        if freeze and info.data.get("context_predictor", ...) is None:
-            raise ConfigError("nothing else would be trained; set context_predictor too")
-        return freeze
 
 
 def _problems_of_parts(model: ModelSettings, recipe: Any) -> Iterator[Problem]:

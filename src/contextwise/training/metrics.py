@@ -4,12 +4,11 @@ import json
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from contextwise.base.errors import DivergedError
 from contextwise.base.schemas import Count, Number
-from contextwise.training.batches import BatchSizes
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
 # model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3"). A
@@ -27,54 +26,49 @@ def peak_flops(gpu: str | None) -> float | None:
     return next((PEAK_FLOPS[name] for name in found), None)
 
 
-class Sums(TypedDict):
-    """Sums over the steps since the last row."""
-
-    steps: Count
-    seconds: Number
-    loss: Number
-    targets: Count
-    parts: dict[str, Number]
-
-
-class MetricsState(TypedDict):
-    """What a checkpoint keeps of the metrics."""
-
-    steps: Count
-    seconds: Number
-    input_tokens: Count
-    target_tokens: Count
-    trunk: dict[str, Any] | None
-    since: Sums
-    norm: Number
-
-
-def _no_sums() -> Sums:
-    return {"steps": 0, "seconds": 0.0, "loss": 0.0, "targets": 0, "parts": {}}
+COST = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
+"""What a row of ``metrics.jsonl`` says of the run so far."""
 
 
 @dataclass
-class RunMetrics:
+class Sums:
+    """Sums over the steps since the last row."""
+
+    steps: Count = 0
+    seconds: Number = 0.0
+    loss: Number = 0.0
+    targets: Count = 0
+    parts: dict[str, Number] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class MetricsState:
+    """What a checkpoint keeps of the metrics."""
+
+    steps: Count = 0
+    seconds: Number = 0.0
+    input_tokens: Count = 0  # so far, without padding, including those of an encoder-decoder's decoder
+    target_tokens: Count = 0
+    trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
+    since: Sums = field(default_factory=Sums)  # sums since the last row
+    norm: Number = 0.0  # of the newest gradient
+
+
+@dataclass(kw_only=True)
+class RunMetrics(MetricsState):
     """Cumulative tokens, operations and training seconds, and the losses since the last row."""
 
-    sizes: BatchSizes  # the number of examples in each step
+    examples_per_step: int
     example_tokens: int  # tokens of an example: `data.context`
     # Of each stage: its examples, and the operations of one of them, forward and backward, without the vocabulary head.
     example_flops: Sequence[tuple[int, float]]
     flops_per_target: float  # of the vocabulary head, per target token
     peak: float | None  # total peak FLOP/s of all accelerators
-    steps: int = 0
-    input_tokens: int = 0  # so far, without padding, including those of an encoder-decoder's decoder
-    target_tokens: int = 0
-    seconds: float = 0.0
-    trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
-    since: Sums = field(default_factory=_no_sums)  # sums since the last row
-    norm: float = 0.0  # of the newest gradient
     clock: float | None = None  # when training time began to count; None while it does not
 
     @property
     def tokens(self) -> int:
-        return self.sizes.before(self.steps) * self.example_tokens
+        return self.steps * self.examples_per_step * self.example_tokens
 
     @property
     def flops(self) -> float:
@@ -82,7 +76,7 @@ class RunMetrics:
 
     def _flops_before(self, step: int) -> float:
         """Operations of the first steps without the vocabulary head."""
-        examples, flops = self.sizes.before(step), 0.0
+        examples, flops = step * self.examples_per_step, 0.0
         for stage, each in self.example_flops:
             flops += min(examples, stage) * each
             examples = max(0, examples - stage)
@@ -100,41 +94,37 @@ class RunMetrics:
         if self.clock is not None:
             spent = time.perf_counter() - self.clock
             self.seconds += spent
-            self.since["seconds"] += spent
+            self.since.seconds += spent
             self.clock = None
 
     def add_step(self, loss: float, norm: float, inputs: int, targets: int, parts: dict[str, float]) -> None:
-        """Add a step that is about to be taken.
+        """Add a step that is about to be taken: the minimized loss in nats, the norm of the gradient, and numbers of tokens.
 
-        Args:
-            loss: the minimized loss, nats.
-            norm: norm of the gradient.
-            inputs, targets: numbers of input tokens and target tokens.
-            parts: mean loss of each part of an objective with several parts, the token loss first.
+        ``parts`` is the mean loss of each part of an objective with several parts, the token loss first.
         """
         self.steps += 1
         self.input_tokens += inputs
         self.target_tokens += targets
         since, self.norm = self.since, norm
-        since["steps"] += 1
-        since["loss"] += loss
-        since["targets"] += targets
+        since.steps += 1
+        since.loss += loss
+        since.targets += targets
         for name, value in parts.items():
-            since["parts"][name] = since["parts"].get(name, 0.0) + value
+            since.parts[name] = since.parts.get(name, 0.0) + value
 
     def training_row(self, step: int, learning_rate: float) -> dict[str, Any]:
         """The row of the steps since the last one; resets the sums."""
         since = self.since
-        seconds = since["seconds"]
-        first = self.steps - since["steps"]
-        examples = self.sizes.before(self.steps) - self.sizes.before(first)
-        flops = self._flops_before(self.steps) - self._flops_before(first) + since["targets"] * self.flops_per_target
-        self.since = _no_sums()
-        steps = max(1, since["steps"])
-        losses: dict[str, Any] = {"loss": since["loss"] / steps}
-        if since["parts"]:
+        seconds = since.seconds
+        first = self.steps - since.steps
+        examples = since.steps * self.examples_per_step
+        flops = self._flops_before(self.steps) - self._flops_before(first) + since.targets * self.flops_per_target
+        self.since = Sums()
+        steps = max(1, since.steps)
+        losses: dict[str, Any] = {"loss": since.loss / steps}
+        if since.parts:
             # `loss` is the token loss in every run, so that runs can be compared; `objective` is the minimized loss.
-            parts = {name: loss / steps for name, loss in since["parts"].items()}
+            parts = {name: loss / steps for name, loss in since.parts.items()}
             losses = {"loss": parts["tokens"], "objective": losses["loss"], "parts": parts}
         rates = {
             "grad_norm": self.norm,
@@ -154,20 +144,25 @@ class RunMetrics:
                 f"the {kind} loss at step {step} is not a finite number; a lower training.learning_rate or a longer warm-up is "
                 "the usual fix, in another run folder"
             ) from None
-        names = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
-        cost = {name: getattr(self, name) for name in names}
-        return {"kind": kind, "step": step, **cost, **values}
+        return {"kind": kind, "step": step, **{name: getattr(self, name) for name in COST}, **values}
 
     def branch(self, trunk: str) -> None:
         """Note that all steps so far are those of the run ``trunk``."""
-        cost = {"step": self.steps, "tokens": self.tokens, "flops": self.flops, "seconds": self.seconds}
-        self.trunk = {"path": trunk, **cost}
+        self.trunk = {
+            "path": trunk,
+            "step": self.steps,
+            "tokens": self.tokens,
+            "flops": self.flops,
+            "seconds": self.seconds,
+        }
 
-    def state(self) -> MetricsState:
-        """The state that a checkpoint keeps."""
-        return {name: getattr(self, name) for name in MetricsState.__annotations__}  # type: ignore[return-value]
+    def state(self) -> dict[str, Any]:
+        """The :class:`MetricsState` that a checkpoint keeps, as JSON."""
+        whole = asdict(self)
+        return {each.name: whole[each.name] for each in fields(MetricsState)}
 
-    def restore(self, state: MetricsState) -> None:
+    def restore(self, state: Any) -> None:
         """Inverse of :meth:`state`."""
         for name, value in state.items():
             setattr(self, name, value)
+        self.since = Sums(**state["since"])

@@ -41,7 +41,13 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
     positions = getattr(config, "max_position_embeddings", None)
     if model.rope is not None:
-        _grow(config, model, context)
+        trained = _trained_context(config, model.pretrained)
+        if context <= trained:
+            why = (
+                f"which is for a longer context, but data.context is {context} and {model.pretrained} was trained with"
+            )
+            raise ConfigError(Problem(f"{why} {trained}", "model.rope", model.rope, "remove it"))
+        extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
     elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
         fix = "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
@@ -74,40 +80,17 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     return composed(config, model, recipe.has_pairs)
 
 
-def _grow(config: Any, model: Any, context: int) -> None:
-    """Extend the positions of a pretrained model's configuration to a longer context."""
-    trained = _trained_context(config, model.pretrained)
-    if context <= trained:
-        why = f"which is for a longer context, but data.context is {context} and {model.pretrained} was trained with {trained}"
-        raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
-    assert model.rope is not None
-    extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
-
-
 def _trained_context(config: Any, source: str) -> int:
-    """The longest context that a model was trained with, in its run or in those that it continues; by default its positions."""
-    longest, runs = 0, list[Path]()
-    while run := next((each for each in map(RunFolder, (Path(source), Path(source).parent)) if each.exists), None):
-        recipe = run.recipe()
-        longest, before = max(longest, int(recipe["data"]["context"])), recipe.get("model", {}).get("pretrained")
-        if before is None:
-            return longest
-        if (folder := run.path.resolve()) in runs:  # a run was trained again, from one that continues it
-            break
-        runs.append(folder)
-        source = before
-    return int(getattr(config, "max_position_embeddings", None) or 0)
+    """The longest context that a model was trained with: in the run that trained it from scratch, else its positions."""
+    run = next((each for each in map(RunFolder, (Path(source), Path(source).parent)) if each.exists), None)
+    recipe = run.recipe() if run else {}
+    if run is None or recipe.get("model", {}).get("pretrained"):
+        return int(getattr(config, "max_position_embeddings", None) or 0)
+    return int(recipe["data"]["context"])
 
 
 def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> PreTrainedConfig:
-    """Add the parts of a recipe's section ``model`` to a stock configuration.
-
-    Args:
-        pairs: whether an encoder has the head that classifies pairs of sentences.
-
-    Raises:
-        ConfigError: values contradict each other.
-    """
+    """Add the parts of a recipe's section ``model`` to a stock configuration; with ``pairs``, an encoder gets its pair head."""
     if kind_of(config) == "encoder":
         config.architectures = ["BertForPreTraining"] if pairs else None
     for section in model.sections.values():
@@ -118,10 +101,7 @@ def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> Pre
 def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     """Build the model of a recipe with this configuration, in float32 on the CPU, ready to be trained.
 
-    Raises:
-        CheckpointError: ``model.pretrained`` could not be loaded.
-        ConfigError: its logits are not those of a plain vocabulary head, which the chunked loss needs; or it reads packed
-            documents or prefixes otherwise than the recipe says.
+    A CheckpointError or ConfigError if a pretrained model cannot be loaded, or its loss or attention is not supported.
     """
     if (model := recipe.model.start(recipe, config)) is None:
         model = build_model(config)
@@ -163,8 +143,7 @@ def continued_model(settings: Any, config: Any) -> Any:
         model.load_state_dict(loaded.state_dict())
     if settings.context_predictor is not None:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
-        if settings.freeze_backbone:
-            freeze_backbone(model)
+    settings.freeze(model)
     return model.train()
 
 
@@ -176,7 +155,7 @@ def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scal
     whole = meta_model(config)
     vocabulary = whole.get_input_embeddings().num_embeddings
     base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
-    return mup_scales(whole, meta_model(base), settings.mup_base_layers, settings.muon_adjustment)
+    return mup_scales(whole, meta_model(base), settings.muon_adjustment)
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:
@@ -210,19 +189,12 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
     return model
 
 
-def freeze_backbone(model: Any) -> None:
-    """Freeze all parameters except those of the context pathway."""
-    model.requires_grad_(False)
-    model.context.requires_grad_(True)
-
-
 def stage_flops(
     recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int], trained: Any = None
 ) -> list[tuple[int, float]]:
     """The examples of each stage of a run, and the operations of one of them without the vocabulary head.
 
-    Args:
-        lengths: inputs and outputs of an example, which a stage of shorter windows divides.
+    ``lengths`` are the inputs and outputs of an example, which a stage of shorter windows divides.
     """
     inputs, outputs = lengths
     stages = []

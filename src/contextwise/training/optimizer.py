@@ -15,6 +15,7 @@ from contextwise.training.parametrization import Scale, vocabulary_heads
 
 EPSILON = 1e-8
 """AdamW's ε, torch's default."""
+Tensors = list[torch.Tensor]
 Kind = tuple[bool, float, float | None]
 """Of parameters of one group: whether they decay, the factor of their rate, and their ε."""
 
@@ -36,9 +37,6 @@ def create_optimizer(
         learning_rate: of AdamW.
         scales: factors of rates and of AdamW's ε, by the name of the parameter in the module or in the model that it trains.
         bf16: orthogonalize Muon's updates in bf16, as ``torch.optim.Muon`` does, and not in float32.
-
-    Raises:
-        ConfigError: FSDP shards a stack of matrices that Muon would update.
     """
     decayed = {id(weight) for weight in matrices_of(module, embeddings=True)}
     hidden: set[int] = set()
@@ -62,13 +60,12 @@ def create_optimizer(
             else:
                 kind = (id(parameter) in decayed, scale.adamw, EPSILON * scale.epsilon)
                 adamw.setdefault(kind, []).append(parameter)
-    independent = settings.independent_weight_decay
-    groups = _groups(adamw, learning_rate, settings.weight_decay, independent)
+    groups = _groups(adamw, learning_rate, settings.weight_decay)
     first = torch.optim.AdamW(groups, lr=learning_rate, betas=(settings.beta1, settings.beta2), eps=EPSILON, fused=True)
     if not muon:
         return first
     second = BatchedMuon(
-        _groups(muon, settings.muon_learning_rate, settings.muon_weight_decay, independent),
+        _groups(muon, settings.muon_learning_rate, settings.muon_weight_decay),
         lr=settings.muon_learning_rate,
         momentum=settings.muon_momentum,
         adjust_lr_fn=settings.muon_adjustment,
@@ -77,18 +74,14 @@ def create_optimizer(
     return JoinedOptimizer(first, second)
 
 
-def _groups(
-    kinds: Mapping[Kind, list[nn.Parameter]], rate: float, weight_decay: float, independent: bool
-) -> list[dict[str, Any]]:
+def _groups(kinds: Mapping[Kind, list[nn.Parameter]], rate: float, weight_decay: float) -> list[dict[str, Any]]:
     """The groups of an optimizer that have parameters; of several empty ones a checkpoint could not tell which is which.
 
-    Args:
-        independent: all rates decay equally fast: AdamW and Muon multiply the decay by the rate.
+    All matrices decay equally fast, whatever the factor of their rate: AdamW and Muon multiply the decay by the rate.
     """
     groups = []
     for (decays, factor, epsilon), parameters in kinds.items():
-        decay = (weight_decay / (factor if independent else 1.0)) if decays else 0.0
-        group = {"params": parameters, "weight_decay": decay, "lr": rate * factor}
+        group = {"params": parameters, "weight_decay": weight_decay / factor if decays else 0.0, "lr": rate * factor}
         groups.append(group | ({} if epsilon is None else {"eps": epsilon}))
     return [group for group in groups if group["params"]] or groups[:1]
 
@@ -111,32 +104,23 @@ class BatchedMuon(torch.optim.Muon):
             group["params"] += own
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         if any(type(matrix) is not nn.Parameter for group in self.param_groups for matrix in group["params"]):
-            return super().step(closure)
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+            super().step()
+            return
         for group in self.param_groups:
             matrices: list[torch.Tensor] = []
             gradients: list[torch.Tensor] = []
             momenta: list[torch.Tensor] = []
             self._init_group(group, matrices, gradients, momenta)
-            of_shape: dict[torch.Size, list[int]] = {}
-            for index, matrix in enumerate(matrices):
-                of_shape.setdefault(matrix.shape, []).append(index)
-            for shape, indices in of_shape.items():
-                alike = ([tensors[index] for index in indices] for tensors in (matrices, gradients, momenta))
-                self._update(group, shape, *alike)
-        return loss
+            of_shape: dict[torch.Size, list[tuple[torch.Tensor, ...]]] = {}
+            for tensors in zip(matrices, gradients, momenta, strict=True):
+                of_shape.setdefault(tensors[0].shape, []).append(tensors)
+            for alike in of_shape.values():
+                self._update(group, *map(list, zip(*alike, strict=True)))
 
-    def _update(
-        self,
-        group: dict[str, Any],
-        shape: torch.Size,
-        matrices: list[torch.Tensor],
-        gradients: list[torch.Tensor],
-        momenta: list[torch.Tensor],
-    ) -> None:
+    def _update(self, group: dict[str, Any], matrices: Tensors, gradients: Tensors, momenta: Tensors) -> None:
+        shape = matrices[0].shape
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
         a, b, c = group["ns_coefficients"]
@@ -177,16 +161,13 @@ class JoinedOptimizer(torch.optim.Optimizer):
         self._share()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for part in self.parts:
             part.step()
-        return loss
 
 
 def learning_rate_share(settings: TrainingSettings, steps: int) -> Callable[[float], float]:
-    """The schedule of a run of ``steps`` full steps: a function from full steps so far to a share of the maximum rate."""
+    """The schedule of a run of ``steps`` steps: a function from the steps so far to a share of the maximum rate."""
     if settings.schedule == "one_cycle":
         return one_cycle(settings, steps)
     warmup, end = settings.warmup(steps), settings.final_learning_rate

@@ -13,20 +13,15 @@ vocabulary heads, tied or not         as they are       as they are          wha
 the norm before the heads             × 1/m             × 1/m                the output multiplier, folded in
 ====================================  ================  ===================  ==================================
 
-The initial values are relative to those of the base width: GPT-NeoX's own, which fall with the root of the width, are scaled
-back first. Heads keep their width, so attention scores need no other scale. All gradients but that of the norm before the
-heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025, arXiv:2505.01618, Table 1): the context predictor's
-gradients, which pass a gate that starts at zero, can be as small as ε.
+The initial values are relative to those of the base width. Heads keep their width, so attention scores need no other scale.
+All gradients but that of the norm before the heads are proportional to 1/m, so AdamW's ε is too (Dey et al. 2025,
+arXiv:2505.01618, Table 1): gradients that pass a gate which starts at zero can be as small as ε.
 
 Where ContextLM's injection shares that norm, the factor is the untied vocabulary head's instead.
 
 Muon's updates have a size of their own: with torch's adjustment ``original`` their spectral norm does not depend on the width,
 so a matrix that Muon trains keeps its rate; with ``match_rms_adamw`` it grows with the root of the longer side, so the rate is
 divided by it.
-
-With a base number of layers, the matrices that end a residual branch are scaled by base layers / layers too, as in CompleteP
-with α = 1 (Dey et al. 2025): initial values and rates, folded in like the output's. The gradients of the branch's other
-parameters, and so their ε, shrink with them.
 """
 
 from collections.abc import Iterator
@@ -44,10 +39,6 @@ from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
 from contextwise.models.matrices import is_stack, linear_weight
 
-BRANCH_ENDS = {"c_proj", "o_proj", "down_proj", "dense", "dense_4h_to_h"}
-"""Names of the layers of a block whose output is added to the hidden state."""
-DEPTH_POWERS = {"gpt2": 0.5, "wang": 1.0}
-"""The power of the depth by which ``BRANCH_ENDS`` start smaller, by a configuration's ``residual_init`` or model type."""
 INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1, nn.Conv1d: 1, nn.Conv2d: 1}
 """The dimension of a layer's weight over which inputs are summed, by class, subclasses included."""
 DRAWN: tuple[type[nn.Module], ...] = (nn.Embedding, *INPUT_DIMENSION)
@@ -64,19 +55,10 @@ class Scale:
     epsilon: float = 1.0  # of AdamW's ε
 
 
-def mup_scales(
-    model: nn.Module, base: nn.Module, base_layers: int | None = None, muon_adjustment: str = "original"
-) -> dict[str, Scale]:
-    """The factors of a model's parameters under µP; all are 1 at the base width and depth.
+def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "original") -> dict[str, Scale]:
+    """The factors of a model's parameters under µP, given the same model at the base width, where all are 1.
 
-    Args:
-        model, base: the model, and the same model at the base width; both may be on the meta device.
-        base_layers: the base number of layers of the backbone, for CompleteP; None: depth changes nothing.
-        muon_adjustment: how Muon's rate depends on a matrix's shape, as ``torch.optim.Muon`` names it.
-
-    Raises:
-        ConfigError: the model has no stock backbone with a norm, into which the output multiplier could be folded; or that norm
-            has a second use, and the head is tied.
+    Both may be on the meta device. A ConfigError if no norm or untied head can take the output multiplier.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
@@ -113,14 +95,6 @@ def mup_scales(
             scales[name] = Scale(initial=wide**-0.5, adamw=1 / wide, muon=longer**-0.5, epsilon=1 / width)
         if name in drawn:
             scales[name] = replace(scales[name], initial=scales[name].initial * narrowed)
-    if base_layers is not None:
-        for name, is_end, share, initial in _branches(model, base_layers):
-            old = scales[name]
-            scales[name] = replace(old, epsilon=old.epsilon * share)  # the gradient passes the end of the branch
-            if is_end:
-                scales[name] = replace(
-                    old, initial=old.initial * initial, adamw=old.adamw * share, muon=old.muon * share
-                )
     return scales
 
 
@@ -166,18 +140,3 @@ def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     for name, backbone, family in backbones(model):
         for own, parameter in getattr(backbone, family.norm_name).named_parameters():
             yield f"{name}{family.norm_name}.{own}", parameter
-
-
-def _branches(model: nn.Module, base_layers: int) -> Iterator[tuple[str, bool, float, float]]:
-    """The parameters of the backbone's residual branches, whether each is at its branch's end, and the end's two factors.
-
-    The factors are those of its rates and of its initial values.
-    """
-    for name, backbone, family in backbones(model):
-        blocks = family.blocks(backbone)
-        share = base_layers / len(blocks)
-        config = backbone.config
-        initial = share ** (1 - DEPTH_POWERS.get(getattr(config, "residual_init", config.model_type), 0.0))
-        for own, _ in blocks.named_parameters():
-            is_end = not BRANCH_ENDS.isdisjoint(own.split(".")[-2:])  # experts are parameters of that name
-            yield f"{name}{family.blocks_name}.{own}", is_end, share, initial

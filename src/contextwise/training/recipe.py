@@ -1,7 +1,7 @@
 """The recipe of a training run: its sections, checks across sections, and reading of files."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -9,12 +9,12 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import MEASURED_WIDTHS, SIZES, adamw_rate
 from contextwise.objectives import AnyObjective, Causal, Cut, Objective
-from contextwise.training.batches import BatchSizes
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.settings import CorpusData, DataSettings, ModelSettings, data_kinds, model_kinds
 
@@ -23,20 +23,14 @@ FEWEST_STEPS = 100
 times as many on the same tokens leave undecided."""
 
 
-def few_steps(steps: Mapping[str, int]) -> str:
-    """A warning that names the runs of fewer than :data:`FEWEST_STEPS` optimizer steps; empty if all have as many.
-
-    Args:
-        steps: name of a run -> its optimizer steps.
-    """
-    few = {name: number for name, number in steps.items() if number < FEWEST_STEPS}
-    if not few:
+def few_steps(steps: Iterable[int]) -> str:
+    """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if none is."""
+    if not (few := [number for number in steps if number < FEWEST_STEPS]):
         return ""
-    shown = [f"{name} {number}" for name, number in few.items()][:4]
-    more = f" and {len(few) - 4} more runs" if len(few) > 4 else ""
     return (
-        f"Fewer than {FEWEST_STEPS} optimizer steps: {', '.join(shown)}{more}. Such losses are those of the start of training, "
-        "and a difference may be another one after more steps: take fewer tokens_per_step, or train on more tokens."
+        f"Fewer than {FEWEST_STEPS} optimizer steps in {counted(len(few), 'run')}, down to {min(few)}. Such losses are those "
+        "of the start of training, and a difference may be another one after more steps: take fewer tokens_per_step, or train "
+        "on more tokens."
     )
 
 
@@ -90,51 +84,38 @@ class Recipe(Settings):
 
     def _problems_of_steps(self) -> Iterator[Problem]:
         settings, context = self.training, self.data.context
+
+        def wrong(name: str, why: str, fix: str) -> Problem:
+            return Problem(why, f"training.{name}", getattr(settings, name), fix)
+
         if settings.epochs is not None and not (self.data.samples and settings.examples_per_step):
             why = "needs data.synthetic.samples, which an epoch consists of, and training.examples_per_step"
             yield Problem(why, "training.epochs")
             return
         if self.tokens_per_step % context:
-            near = round(self.tokens_per_step / context) * context
-            why = f"which is not a multiple of data.context ({context})" + (
-                f"; {near} is" if near else ", and is less than it"
-            )
-            yield Problem(why, "training.tokens_per_step", self.tokens_per_step)
+            near = round(self.tokens_per_step / context) * context or context
+            why = f"which is not a multiple of data.context ({context})"
+            yield Problem(why, "training.tokens_per_step", self.tokens_per_step, f"{near} is")
             return
-        problem = self._problem_of_rampup()
-        if problem is not None:
-            yield problem
-            return
-        steps, warmup = self.full_steps, settings.warmup(self.full_steps)
+        steps, wsd = self.total_steps, settings.schedule == "wsd"
+        warmup, decay = settings.warmup(steps), settings.decay(steps) if wsd else 0
         if warmup > steps:
-            why, fix = f"but the run has only {steps} steps", "give a share of the run, such as 0.05"
-            yield Problem(why, "training.warmup_steps", settings.warmup_steps, fix)
-        elif settings.schedule == "wsd" and warmup + settings.decay(steps) > steps:
+            yield wrong("warmup_steps", f"but the run has only {steps} steps", "give a share of the run, such as 0.05")
+        elif warmup + decay > steps:
             why = f"and training.warmup_steps {settings.warmup_steps:g} are more than the {steps} steps of the run"
-            fix = "give shares of the run, such as 0.2 and 0.05"
-            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
-        elif settings.schedule == "wsd" and settings.decay_steps < 1 and settings.decay(steps) >= steps:
+            yield wrong("decay_steps", why, "give shares of the run, such as 0.2 and 0.05")
+        elif wsd and settings.decay_steps < 1 and decay >= steps:
             why = f"but the run has too few steps ({steps}) for any before the decay"
-            fix = "lengthen the run, or set schedule: linear"
-            yield Problem(why, "training.decay_steps", settings.decay_steps, fix)
+            yield wrong("decay_steps", why, "lengthen the run, or set schedule: linear")
+        elif settings.trunk is not None and decay == steps:
+            yield wrong("trunk", "but all steps of the run are its decay", "lower training.decay_steps")
         else:
-            yield from self._problems_of_branches()
-
-    def _problems_of_branches(self) -> Iterator[Problem]:
-        settings = self.training
-        first = self.batch_sizes.step_at(settings.warmup(self.full_steps) * self.examples_per_step)
-        end = self.decay_start() if settings.schedule == "wsd" else self.total_steps
-        if settings.trunk is not None and end == 0:
-            why, fix = ("but all steps of the run are its decay", "lower training.decay_steps, or remove the trunk")
-            yield Problem(why, "training.trunk", settings.trunk, fix)
-        for length in settings.branches:
-            start, unit = self.decay_start(length), "tokens" if settings.tokens else "steps"
-            if not max(1, first) <= start <= end:
-                why = (
-                    f"has {length}, but a run of {length} {unit} begins to decay at step {start}, and the rate of this run "
-                    f"is constant from step {first} to {end} only"
-                )
-                yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
+            constant = range(max(1, warmup), steps - decay + 1)
+            for length, start in ((each, self.decay_start(each)) for each in settings.branches):
+                if start not in constant:
+                    why = f"has {length}, a run that decays from step {start}, but the rate here is constant from step"
+                    why += f" {warmup} to {steps - decay} only"
+                    yield Problem(why, "training.branches", fix="remove that length, or lengthen this run")
 
     def _problems_of_stages(self) -> Iterator[Problem]:
         data, name = self.data, "data.context_stages"
@@ -160,27 +141,6 @@ class Recipe(Settings):
             yield Problem("are shares of a run, so runs that share a trunk cannot have them", name, fix="remove it")
         elif (predictor := getattr(self.model, "context_predictor", None)) and predictor.chunk_size > min(stages):
             yield Problem(f"more than the first of {name}", "model.context_predictor.chunk_size", predictor.chunk_size)
-
-    def _problem_of_rampup(self) -> Problem | None:
-        settings, first, full = self.training, self.training.rampup_batch_size, self.tokens_per_step
-        if first is None:
-            return None
-        if settings.tokens is None:
-            why = "and the steps of a ramp-up differ in size, so the length of the run must be a number of tokens"
-            fix = f"set training.tokens={self.full_steps * full} instead of training.{'steps' if settings.steps else 'epochs'}"
-            return Problem(why, "training.rampup_batch_size", first, fix)
-        halves = [full >> number for number in range(1, full.bit_length())]
-        sizes = [
-            size for number, size in enumerate(halves, 1) if size << number == full and not size % self.data.context
-        ]
-        if first not in sizes:
-            why = f"which is not training.tokens_per_step ({full}) halved into whole windows of {self.data.context} tokens"
-            fix = f"possible sizes are {', '.join(map(str, sizes))}" if sizes else "remove it"
-            return Problem(why, "training.rampup_batch_size", first, fix)
-        if settings.rampup(self.full_steps, full) >= self.full_steps:
-            why, fix = (f"but the run has only {self.total_tokens} tokens", "give a share of the run, such as 0.3")
-            return Problem(why, "training.rampup_tokens", settings.rampup_tokens, fix)
-        return None
 
     def _problems_of_data(self) -> Iterator[Problem]:
         """Contradictions between data, objective, measurements and the kind of model."""
@@ -221,14 +181,10 @@ class Recipe(Settings):
         if 0 < given < least:  # 0: no validation
             why = f"which is less than two pairs of the objective {name!r}"
             yield Problem(why, "training.evaluation_tokens", given, f"make it at least {least}")
-        first = (self.training.rampup_batch_size or self.tokens_per_step) // self.data.context
-        if first % 2 or first < 4:
+        if self.examples_per_step % 2 or self.examples_per_step < 4:
             unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"
-            field = "tokens_per_step" if self.training.rampup_batch_size is None else "rampup_batch_size"
-            why = f"but the objective {name!r} {why}"
-            yield Problem(
-                why, f"training.{field}", first * unit, f"make it a multiple of {2 * unit}, at least {4 * unit}"
-            )
+            fix = f"make it a multiple of {2 * unit}, at least {4 * unit}"
+            yield Problem(f"but the objective {name!r} {why}", "training.tokens_per_step", self.tokens_per_step, fix)
 
     def _problems_of_model(self) -> Iterator[Problem]:
         model = self.model
@@ -263,15 +219,15 @@ class Recipe(Settings):
         return self.tokens_per_step // self.data.context
 
     @property
-    def full_steps(self) -> int:
-        """Length of the run in steps of ``tokens_per_step`` tokens."""
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
         settings = self.training
         if settings.epochs is not None:
             return -(-settings.epochs * (self.data.samples or 0) // self.examples_per_step)
-        return self._full_steps(settings.steps or settings.tokens or 0)
+        return self._in_steps(settings.steps or settings.tokens or 0)
 
-    def _full_steps(self, length: int) -> int:
-        """``length`` in full steps: tokens if the length of the run is given in tokens."""
+    def _in_steps(self, length: int) -> int:
+        """``length`` in steps: tokens if the length of the run is given in tokens."""
         return length if self.training.tokens is None else -(-length // self.tokens_per_step)
 
     def with_training(self, **changed: Any) -> "Recipe":
@@ -284,8 +240,8 @@ class Recipe(Settings):
 
     def decay_start(self, length: int | None = None) -> int:
         """The optimizer steps before the decay of the schedule ``wsd``, or those of a run of ``length`` with the same trunk."""
-        steps = self.full_steps if length is None else self._full_steps(length)
-        return self.batch_sizes.step_at(max(0, steps - self.training.decay(steps)) * self.examples_per_step)
+        steps = self.total_steps if length is None else self._in_steps(length)
+        return max(0, steps - self.training.decay(steps))
 
     @property
     def trunk_checkpoint(self) -> Path | None:
@@ -305,35 +261,21 @@ class Recipe(Settings):
         return step % self.training.save_every == 0 or step == self.total_steps or step in self.branch_steps
 
     @property
-    def batch_sizes(self) -> BatchSizes:
-        """The number of examples in each step."""
-        settings, steps, full = self.training, self.full_steps, self.examples_per_step
-        first = (settings.rampup_batch_size or self.tokens_per_step) // self.data.context
-        if first == full:
-            return BatchSizes(((steps, full),))
-        return BatchSizes.doubling(first, full, settings.rampup(steps, self.tokens_per_step), steps)
-
-    @property
     def windows(self) -> list[tuple[int, int]]:
         """The examples of each stage of the run, and the context of the windows that they are divided into."""
         stages: dict[int, float] = getattr(self.data, "context_stages", {})
         result, share, begin = [], 0.0, 0
         for context, part in stages.items():
             share += part
-            end = self.batch_sizes.before(self.batch_sizes.step_at(round(share * self.examples)))
+            end = round(share * self.examples) // self.examples_per_step * self.examples_per_step
             result.append((end - begin, context))
             begin = end
         return [*result, (self.examples - begin, self.data.context)]
 
     @property
-    def total_steps(self) -> int:
-        """Optimizer steps of the whole run."""
-        return self.batch_sizes.steps
-
-    @property
     def examples(self) -> int:
         """Examples of the whole run."""
-        return self.full_steps * self.examples_per_step
+        return self.total_steps * self.examples_per_step
 
     @property
     def total_tokens(self) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,17 @@ from contextwise.base.errors import (
     ContextwiseError,
     DivergedError,
     Interrupted,
+    Problem,
     not_installed,
+    one_line,
 )
 from contextwise.base.estimates import count
-from contextwise.base.files import PARTIAL, atomic_write, exclusive, remove_leftovers, write_json
+from contextwise.base.files import atomic_write, remove_leftovers, write_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import SUMS_IN_ANOTHER_ORDER, RunFolder, comparable, differing_keys
+from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
@@ -41,7 +42,6 @@ from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.launch import processes_of
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, stage_flops, starting_model
 from contextwise.training.recipe import Recipe, with_newer_settings
@@ -49,8 +49,23 @@ from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
-DRY_RUN = f"{PARTIAL}dry-run-"
-"""In the name of the folder of a dry run, beside the run's; its process's number follows."""
+
+def processes_of(recipe: Recipe) -> PartialState:
+    """The processes of this launch, on the device of a recipe: with gloo on a CPU, with NCCL on GPUs.
+
+    A ConfigError if the recipe asks for a GPU and there is none, or if the processes cannot meet.
+    """
+    device, available = recipe.training.device, torch.cuda.is_available()
+    if device == "cuda" and not available:
+        why = "but torch finds no GPU on this machine"
+        raise ConfigError(Problem(why, "training.device", device, "choose auto or cpu"))
+    try:
+        return PartialState(cpu=device == "cpu" or not available)
+    except (ValueError, torch.distributed.DistError) as error:
+        raise ConfigError(
+            f"the environment says that this is one of several processes, which cannot meet ({one_line(error)}); start the "
+            "processes with torchrun, or unset WORLD_SIZE, RANK and LOCAL_RANK"
+        ) from None
 
 
 @without_launch_settings()
@@ -61,9 +76,6 @@ def train(recipe: Recipe) -> RunFolder:
     2. Lock the run folder; find the newest intact checkpoint.
     3. Train; a signal to stop saves and ends the process.
     4. Export the model with its tokenizer, and write the summary.
-
-    Returns:
-        The finished run's folder.
 
     Raises:
         ConfigError, DataError, CheckpointError: the input is invalid.
@@ -107,19 +119,6 @@ def train(recipe: Recipe) -> RunFolder:
     return run
 
 
-@contextlib.contextmanager
-def _tensorboard_in(run: RunFolder) -> Iterator[None]:
-    """TensorBoard events of a Trainer made inside the ``with`` block go into the run's folder, if the user named no other."""
-    if "TENSORBOARD_LOGGING_DIR" in os.environ:
-        yield
-        return
-    os.environ["TENSORBOARD_LOGGING_DIR"] = str(run.path / "tensorboard")
-    try:
-        yield
-    finally:
-        del os.environ["TENSORBOARD_LOGGING_DIR"]
-
-
 def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
     """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
     refuse_changed(run, recipe, inputs.fingerprints)
@@ -129,12 +128,6 @@ def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
         problem = "it has no config.json"
     if problem is None:
         say(f"{run.path} is finished already: nothing to do")
-        kept = map(checkpoints.step_of, checkpoints.list_checkpoints(run.checkpoints))
-        if lost := sorted(recipe.branch_steps - set(kept)):
-            say(
-                f"warning: it kept no checkpoint of {'steps' if len(lost) > 1 else 'step'} {', '.join(map(str, lost))}, where "
-                "runs of training.branches begin to decay; train these whole, without training.trunk"
-            )
     elif not checkpoints.list_checkpoints(run.checkpoints):
         why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
         raise CheckpointError(f"{why}; remove the run folder, and train anew")
@@ -183,10 +176,6 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             run.divergence_file.unlink(missing_ok=True)
             for folder in (run.path, run.checkpoints, run.path / "best", run.path / "parts"):
                 remove_leftovers(folder)
-            for leftover in run.path.parent.glob(f"*{DRY_RUN}*{PARTIAL}*"):
-                path = leftover.with_name(leftover.name.rpartition(PARTIAL)[0])
-                with contextlib.suppress(ConfigError), exclusive(path, "the dry run"):  # refused while it runs
-                    pass  # a lock removes what was left
 
         _in_first_process(processes, lock)
         try:
@@ -269,18 +258,6 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
         )
 
 
-def executed_otherwise(checkpoint: Path, recipe: Recipe, processes: PartialState) -> list[str]:
-    """What has changed since a checkpoint of how steps are computed: their sums are the same, but added in another order."""
-    state = checkpoints.read_state(checkpoint)
-    changed = differing_keys(with_newer_settings(state["recipe"]), recipe.resolved()) & SUMS_IN_ANOTHER_ORDER
-    random = state["random"]
-    further = {
-        "the device": (random[0]["cuda"] is None) == (processes.device.type == "cuda"),
-        "the number of processes": len(random) != processes.num_processes,
-    }
-    return [*sorted(changed), *(what for what, differs in further.items() if differs)]
-
-
 def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
@@ -292,15 +269,14 @@ def build_trainer(
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     trained = recipe.model.trained
     metrics = RunMetrics(
-        recipe.batch_sizes,
-        recipe.data.context,
-        stage_flops(recipe, inputs.config, inputs.lengths, trained),
-        training_flops_per_target(inputs.config, trained),
-        peak * processes.num_processes if peak else None,
+        examples_per_step=recipe.examples_per_step,
+        example_tokens=recipe.data.context,
+        example_flops=stage_flops(recipe, inputs.config, inputs.lengths, trained),
+        flops_per_target=training_flops_per_target(inputs.config, trained),
+        peak=peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    with _tensorboard_in(run):
-        trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
+    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
     if recipe.training.compile:
         compile_for(trainer.model, whole=processes.device.type == "cuda" and processes.num_processes == 1)
     trainer.remove_callback(PrinterCallback)
@@ -311,11 +287,7 @@ def build_trainer(
 def training_arguments(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
 ) -> TrainingArguments:
-    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards.
-
-    Raises:
-        ConfigError: the batch cannot be divided evenly among the processes, or FSDP is set with a single process.
-    """
+    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards."""
     settings = recipe.training
     if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"training.trackers has {missing[0]}, {not_installed(missing[0])}, or leave it out")
@@ -361,12 +333,11 @@ def training_arguments(
 
 
 def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
-    """Examples in a forward pass of one process, in steps of the full size."""
-    smallest, context = recipe.batch_sizes.first, recipe.data.context
-    if smallest % processes.num_processes:
-        setting = "rampup_batch_size" if smallest < recipe.examples_per_step else "tokens_per_step"
+    """Examples in a forward pass of one process."""
+    context = recipe.data.context
+    if recipe.examples_per_step % processes.num_processes:
         raise ConfigError(
-            f"training.{setting} is {smallest * context}: its windows cannot be divided evenly among "
+            f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * context}"
         )
     default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
@@ -398,12 +369,6 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
-    if checkpoint is not None and (changed := executed_otherwise(checkpoint, recipe, trainer.accelerator.state)):
-        drops = any(isinstance(part, torch.nn.Dropout) and part.p > 0 for part in trainer.model.modules())
-        say(
-            f"note: {', '.join(changed)} changed since step {checkpoints.step_of(checkpoint)}: the weights will differ by "
-            f"rounding{', and by other draws of dropout,' * drops} from those of a run that was never stopped"
-        )
 
 
 def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:

@@ -5,8 +5,9 @@ package offers. Checking settings imports neither torch nor transformers.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, get_args
 
 from pydantic import Field, create_model
@@ -16,6 +17,9 @@ from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import without_folders
 from contextwise.objectives import Cut, Objective
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 DEEPEST = 1024
 Layers = Annotated[int, Field(ge=1, le=DEEPEST)]
@@ -82,22 +86,17 @@ class ModelSection(Section):
 
 
 class DataSection(Section):
-    """Settings of an optional section of a corpus's ``data``. Sections apply in alphabetical order."""
+    """Settings of an optional section of a corpus's ``data``. Sections apply in alphabetical order.
 
-    @property
-    def read(self) -> list[str]:
-        """Metadata columns of the corpus whose values are read."""
-        return []
+    Attributes:
+        read: metadata columns of the corpus whose values are read.
+        corpora: further corpora by role; a role that ends with ``_loss`` is validated on, the others are trained on.
+        others: the share of a run's examples that comes from further corpora.
+    """
 
-    @property
-    def corpora(self) -> dict[str, str]:
-        """Further corpora by role; a role that ends with ``_loss`` is validated on, the others are trained on."""
-        return {}
-
-    @property
-    def others(self) -> float:
-        """The share of a run's examples that comes from further corpora."""
-        return 0.0
+    read: ClassVar[Sequence[str]] = ()
+    corpora: ClassVar[Mapping[str, str]] = {}
+    others: ClassVar[float] = 0.0
 
     @property
     def objectives(self) -> list[Objective]:
@@ -109,7 +108,7 @@ class DataSection(Section):
         return cut
 
     def open(self, recipe: Any, corpus: Any, vocabulary: Any) -> Any:
-        """The :class:`~contextwise.training.inputs.Addition` to the inputs of a run; None if there is none."""
+        """The :class:`Addition` to the inputs of a run; None if there is none."""
         return None
 
 
@@ -123,6 +122,7 @@ class DataSettings(Settings):
         gives: what examples are made from: ``text``, or the section of a synthetic task.
         one_pass: whether a step is one forward pass if the recipe sets no other limit.
         extended: ``data`` for a kind whose section other packages extend (:class:`Section`).
+        samples: examples of an epoch of a fixed set of samples; None if there is no such set.
 
     Each kind has a field or property ``context``: tokens of an example.
     """
@@ -131,6 +131,7 @@ class DataSettings(Settings):
     gives: ClassVar[str] = "text"
     one_pass: ClassVar[bool] = False
     extended: ClassVar[str] = ""
+    samples: ClassVar[int | None] = None
 
     if TYPE_CHECKING:  # the settings of a kind, as ``context``
 
@@ -140,11 +141,6 @@ class DataSettings(Settings):
     def claims(cls, values: dict[str, Any]) -> bool:
         """Whether the values of a section ``data`` are of this kind; those that no kind claims are a corpus."""
         return False
-
-    @property
-    def samples(self) -> int | None:
-        """Examples of an epoch of a fixed set of samples; None if there is no such set."""
-        return None
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         """What in a recipe contradicts the data; the section is valid by itself."""
@@ -227,6 +223,8 @@ class ModelSettings(Settings, ABC):
         loss_unit: what the first loss is a mean over.
         at_width: a method that returns the model with another width; None if the kind has no such models.
         extended: ``model`` for a kind whose section other packages extend (:class:`Section`).
+        starts: the models whose weights training starts from, or keeps as parts, by setting.
+        trained: the parts of the model that are trained; None: all.
     """
 
     called: ClassVar[str]
@@ -239,6 +237,8 @@ class ModelSettings(Settings, ABC):
     loader: ClassVar[tuple[str, str | None] | None] = None
     at_width: ClassVar[Any] = None
     extended: ClassVar[str] = ""
+    starts: ClassVar[Mapping[str, str]] = {}
+    trained: ClassVar[tuple[str, ...] | None] = None
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:
@@ -248,16 +248,6 @@ class ModelSettings(Settings, ABC):
         """
         family = cls.model_fields.get("family")
         return family is not None and values.get("family") in get_args(family.annotation)
-
-    @property
-    def starts(self) -> dict[str, str]:
-        """The models whose weights training starts from, or keeps as parts, by setting."""
-        return {}
-
-    @property
-    def trained(self) -> tuple[str, ...] | None:
-        """The parts of the model that are trained; None: all."""
-        return None
 
     def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:
         """The models in the identity of a run by setting, without the settings in ``known``."""
@@ -269,16 +259,9 @@ class ModelSettings(Settings, ABC):
 
     @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        """Build the configuration for a corpus with this vocabulary.
+        """Build the configuration for a corpus, given the size of its tokenizer's vocabulary and the token between documents.
 
-        Args:
-            vocab_size: size of the corpus's tokenizer; None without a tokenizer.
-            end_of_text: id of the token between documents.
-
-        Raises:
-            CheckpointError: the pretrained model that the recipe names does not exist.
-            ConfigError: the vocabulary size is unknown or larger than the recipe's; the recipe's settings contradict each
-                other or the pretrained model.
+        A CheckpointError or ConfigError if the pretrained model does not exist, or does not match recipe and vocabulary.
         """
 
     def planned(self, recipe: Any, configs: Callable[[str], Any], vocab_size: int | None) -> Any:
@@ -359,3 +342,39 @@ def families_of(kind: str) -> list[str]:
     """The families of new models of a kind, such as ``decoder``."""
     new: list[Any] = [each for each in model_kinds().values() if getattr(each, "kind", None) == kind]
     return [family for each in sorted(new, key=lambda each: not each.extended) for family in each.sizes]
+
+
+class HeldOut(NamedTuple):
+    """Examples to validate on, and their corpus."""
+
+    corpus: "Corpus"
+    examples: Any
+
+
+class Addition:
+    """What an objective or a section of ``data`` adds to the inputs of a run; a subclass overrides what it needs.
+
+    Attributes:
+        config: the model's configuration; None for that of the recipe's section ``model``.
+        corpora: further corpora that are trained on, by role.
+    """
+
+    config: Any = None
+    corpora: Mapping[str, "Corpus"] = MappingProxyType({})
+
+    def stream(self, stream: Any) -> Any:
+        """The training examples, given those without the addition."""
+        return stream
+
+    def held_out(self, sets: dict[str, HeldOut]) -> None:
+        """Add or replace validation sets, by the name of their loss, given those without the addition."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What ``summary.json`` says of it."""
+        return {}
+
+    @property
+    def note(self) -> str:
+        """A sentence for plans; empty if there is nothing to say."""
+        return ""

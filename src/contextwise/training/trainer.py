@@ -27,21 +27,28 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from contextwise.base.errors import DivergedError
+from contextwise.base.errors import ContextwiseError, DivergedError
 from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import RandomState, random_state, restore_random_state
 from contextwise.training import checkpoints
-from contextwise.training.batches import StepIndices
-from contextwise.training.collation import NOT_FOR_MODELS, collate, collate_step, divided, pairs_in, tokens_read
+from contextwise.training.batches import (
+    NOT_FOR_MODELS,
+    StepIndices,
+    collate,
+    collate_step,
+    divided,
+    end_with_parent,
+    pairs_in,
+    tokens_read,
+)
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.metrics import RunMetrics
 from contextwise.training.model import TrainedModel, parameter_scales
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
-from contextwise.training.workers import as_of_this_process, check_shared_memory, end_with_parent
 
 
 class StepAbandoned(Exception):
@@ -94,21 +101,26 @@ class PretrainingTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
 
     def train(self, *arguments: Any, **options: Any) -> Any:
-        with as_of_this_process():
+        try:
             return super().train(*arguments, **options)
+        except ContextwiseError as error:
+            if "DataLoader worker" in str(error):  # torch has put the traceback of that process into the message
+                error.args = (str(error).rpartition(f".{type(error).__name__}: ")[2].strip(),)
+            raise
 
     # ---- forward and backward ----
 
     def get_train_dataloader(self) -> DataLoader:
         """Load this process's micro-batches of one step at a time.
 
-        The Trainer sees one batch per step, because its gradient accumulation allows no steps of different sizes.
+        The Trainer sees one batch per step, and counts no gradient accumulation of its own.
         """
         args, limit = self.args, self.args.per_device_train_batch_size
-        check_shared_memory(args.dataloader_num_workers)
         return DataLoader(
             self.train_dataset,
-            batch_sampler=StepIndices(self.metrics.sizes, args.process_index, self.accelerator.num_processes, limit),
+            batch_sampler=StepIndices(
+                args.max_steps, self.recipe.examples_per_step, args.process_index, self.accelerator.num_processes, limit
+            ),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
             worker_init_fn=end_with_parent,
@@ -154,7 +166,7 @@ class PretrainingTrainer(Trainer):
     @property
     def _context(self) -> int:
         """The context of the windows in the step that is being taken."""
-        examples = self.metrics.sizes.before(self.state.global_step)
+        examples = self.state.global_step * self.recipe.examples_per_step
         for stage, context in self.recipe.windows:
             if examples < stage:
                 return context
@@ -183,11 +195,7 @@ class PretrainingTrainer(Trainer):
         return self._norm
 
     def check_step(self) -> None:
-        """Sum the step's loss over the processes, and stop if the loss or the gradient is not finite.
-
-        Raises:
-            DivergedError: names step and windows; the weights are unchanged.
-        """
+        """Sum the step's loss over the processes; a DivergedError before the weights change if one is not finite."""
         encoder_decoder = self.unwrapped(self.model_wrapped).model.config.is_encoder_decoder
         read = torch.stack([tokens_read(inputs, encoder_decoder) for inputs in self._inputs]).sum()
         processes = self.accelerator.num_processes
@@ -210,20 +218,12 @@ class PretrainingTrainer(Trainer):
         self.metrics.add_step(loss, norm, round(inputs_read), round(parts[len(names)]), by_name)
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
-        """Raise an error that names the windows without a finite loss; all windows if the model is sharded."""
-        windows, finite = [], []
-        model = self.unwrapped(self.model_wrapped)
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            for inputs in self._inputs:
-                for i in range(len(inputs["window"])):
-                    other = "corpus" in inputs and bool(inputs["corpus"][i])
-                    windows.append(f"{int(inputs['window'][i])}{' (of another corpus)' * other}")
-                    if not self.is_fsdp_enabled:  # a sharded model cannot run on one process
-                        row = {n: value[i : i + 1] for n, value in inputs.items() if n != "labelled"}
-                        row = self._prepare_inputs(row)
-                        finite.append(math.isfinite(self.compute_loss(model, row).item()))
-        if not all(finite):
-            windows = [window for window, is_finite in zip(windows, finite, strict=True) if not is_finite]
+        """Raise an error that names the windows of the step."""
+        windows = []
+        for inputs in self._inputs:
+            others = inputs["corpus"].tolist() if "corpus" in inputs else [0] * len(inputs["window"])
+            for window, other in zip(inputs["window"].tolist(), others, strict=True):
+                windows.append(f"{window}{' (of another corpus)' * bool(other)}")
         windows = gather_object(windows)
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
@@ -255,12 +255,8 @@ class PretrainingTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Create the learning-rate schedule, which counts full steps: during a batch-size ramp-up, parts of one."""
-        sizes = self.metrics.sizes
-        share = learning_rate_share(self.settings, sizes.before(num_training_steps) // sizes.full)
-        rates = torch.optim.lr_scheduler.LambdaLR(
-            optimizer or self.optimizer, lambda step: share(sizes.before(step) / sizes.full)
-        )
+        share = learning_rate_share(self.settings, num_training_steps)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, lambda step: share(float(step)))
         self.lr_scheduler, self._created_lr_scheduler = rates, True
         return rates
 

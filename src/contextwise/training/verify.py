@@ -1,6 +1,5 @@
 """Verification of a run: its files are those that it wrote, and its first steps and those after a checkpoint repeat."""
 
-import math
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +18,8 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.launch import processes_of
-from contextwise.training.metrics import RunMetrics
 from contextwise.training.recipe import Recipe
-from contextwise.training.run import build_trainer, check_origin, fast_steps
+from contextwise.training.run import build_trainer, check_origin, fast_steps, processes_of
 
 COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""
@@ -42,22 +39,14 @@ class Check:
 
 
 def verify_run(path: str | Path) -> Iterator[Check]:
-    """Compare a run's files with their hashes, and take its first steps and those after its newest checkpoint again.
+    """Compare a run's files with their hashes, and take again its first steps and those after the newest checkpoint with a row.
 
-    Hashes are kept of checkpoints, exported models, ``summary.json`` and corpora. ``metrics.jsonl`` is compared at one of the
-    steps that are taken again; ``environment.json`` and ``evaluation/`` are not checked.
-
-    The loss and the gradient norm of the steps that the run took from its start and after the checkpoint are in
-    ``metrics.jsonl``; they must be equal bit for bit in the environment of the run, and to 1% in another one. If the newest
-    checkpoint has no such row, the steps after it are taken twice and compared with each other, and those after an earlier
-    checkpoint with the metrics. A check says so if no checkpoint has a later step. The first steps of a run with a trunk are
-    the trunk's, and are not taken again; those of a run without a row are compared with its first checkpoint. The run is not
-    written to.
+    Checkpoints, exported models, ``summary.json`` and corpora have hashes. The rows of ``metrics.jsonl`` must equal those of
+    the steps that are taken again: bit for bit in the environment of the run, and to 1% in another one. The first steps of a
+    run with a trunk are the trunk's, and are not taken again. The run is not written to.
 
     Raises:
-        CheckpointError: the folder contains no run.
-        ConfigError: a process is training the run.
-        ConfigError, DataError: its corpora cannot be opened.
+        ContextwiseError: the folder contains no run, a process is training it, or its corpora cannot be opened.
     """
     run = RunFolder.open(path)
     if is_held(run.path, inside=True):
@@ -98,34 +87,15 @@ def _checked(what: str, check: Any) -> Check:
 
 
 def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
-    """Take the first steps, and continue from the newest checkpoint and from the newest one with later steps in the metrics."""
+    """Take the first steps, and those after the newest checkpoint with later steps in the metrics."""
     rows = [row for row in run.metrics("train") if "grad_norm" in row]
-    begin = rows or [_row_in(folder, recipe) for folder in intact[:1]]
-    if begin and recipe.training.trunk is None:
-        yield _repeated(run, recipe, inputs, None, begin, intact)
-    newest = checkpoints.step_of(intact[-1]) if intact else recipe.total_steps
-    if newest < recipe.total_steps and not any(row["step"] > newest for row in rows):
-        last = min(newest + 2, recipe.total_steps)
-        first, second = (_continued(recipe, inputs, intact[-1], last) for _ in range(2))
-        yield _compared(f"steps {newest + 1} to {last}, twice", first, second, "")
-    elif not any(row["step"] > checkpoints.step_of(folder) for row in rows for folder in intact):
-        yield Check(
-            "steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl"
-        )
+    if rows and recipe.training.trunk is None:
+        yield _repeated(run, recipe, inputs, None, rows, intact)
     for checkpoint in reversed(intact):
-        start = checkpoints.step_of(checkpoint)
-        later = [row for row in rows if row["step"] > start]
-        if later:
+        if later := [row for row in rows if row["step"] > checkpoints.step_of(checkpoint)]:
             yield _repeated(run, recipe, inputs, checkpoint, later, [checkpoint])
             return
-
-
-def _row_in(checkpoint: Path, recipe: Recipe) -> dict[str, Any]:
-    """The training row of a checkpoint's step, from the sums that it keeps for a run that has not written one."""
-    state = checkpoints.read_state(checkpoint)
-    metrics = RunMetrics(recipe.batch_sizes, recipe.data.context, [], 0.0, None)
-    metrics.restore(state["metrics"])
-    return metrics.training_row(state["step"], state["optimizer_groups"][0]["lr"])
+    yield Check("steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl")
 
 
 def _repeated(
@@ -171,9 +141,7 @@ def _continued(recipe: Recipe, inputs: TrainingInputs, checkpoint: Path | None, 
         trainer.validation = {}
         trainer.add_callback(_StopAfter(last))
         trainer.train(resume_from_checkpoint=str(resumed) if resumed else None)
-        rows = copy.metrics("train")
-        logged = bool(rows) and rows[-1]["step"] == last
-        return rows[-1] if logged else trainer.metrics.training_row(last, float(trainer.lr_scheduler.get_last_lr()[0]))
+        return copy.metrics("train")[-1]
 
 
 class _StopAfter(TrainerCallback):
@@ -201,10 +169,9 @@ def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str)
     different = [name for name in COMPARED if row.get(name) != again.get(name)]
     if not different:
         return Check(what, f"equal bit for bit: {values}")
-    distance = max(abs(row[name] - again[name]) / max(abs(row[name]), 1e-12) for name in ("loss", "grad_norm"))
+    distance = max(abs(row[name] - again[name]) / abs(row[name] or 1.0) for name in ("loss", "grad_norm"))
     now = f"loss {again['loss']:.6f}, gradient norm {again['grad_norm']:.6f}"
     if other and distance <= TOLERANCE and row["tokens"] == again["tokens"]:
         return Check(what, f"equal to {distance:.1e} ({values}); the environment differs in {other}")
     why = f"; the environment differs in {other}" if other else ""
-    by = f", by {distance:.1e} of their size" if 0 < distance < math.inf else ""
-    return Check(what, f"{', '.join(different)} differ{by}: {values}, but now {now}{why}", False)
+    return Check(what, f"{', '.join(different)} differ: {values}, but now {now}{why}", False)

@@ -34,7 +34,7 @@ class CueModel(ModelSettings):
     cue: AnyStage
 
     @property
-    def starts(self) -> dict[str, str]:
+    def starts(self) -> dict[str, str]:  # type: ignore[override]
         named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
         weightless = ("random:", "trained:")  # of a text encoder
         return {
@@ -46,7 +46,7 @@ class CueModel(ModelSettings):
         return "cue" in values
 
     @property
-    def trained(self) -> tuple[str, ...] | None:
+    def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return TRAINED[self.cue.stage]
 
     def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:

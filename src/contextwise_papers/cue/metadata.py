@@ -27,8 +27,7 @@ from contextwise.base.errors import Problem
 from contextwise.base.progress import say
 from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise.training.additions import Addition, HeldOut
-from contextwise.training.settings import DataSection
+from contextwise.training.settings import Addition, DataSection, HeldOut
 from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class MetadataSettings(DataSection):
         return columns
 
     @property
-    def read(self) -> list[str]:
+    def read(self) -> list[str]:  # type: ignore[override]
         return self.columns
 
     def cut(self, cut: Cut) -> Cut:

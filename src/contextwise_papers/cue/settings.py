@@ -40,7 +40,7 @@ class ContextSettings(DataSection):
         return [*self.columns, *([PREVIOUS] if self.previous_sentence else [])]
 
     @property
-    def read(self) -> list[str]:
+    def read(self) -> list[str]:  # type: ignore[override]
         return self.columns
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Examples of the objective ``sentence``: sorted by length within a step, with the encoded contexts of each sentence.
 
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
-contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.collation.collate`).
+contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
 
 Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.
@@ -23,9 +23,8 @@ from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
-from contextwise.training.additions import Addition, HeldOut
 from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData
+from contextwise.training.settings import Addition, CorpusData, HeldOut
 from contextwise_papers.cue import CueConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
@@ -100,7 +99,7 @@ class SentenceStream(Dataset):
     Args:
         stream: the sentences in order.
         lengths: int, positions of each sentence of the corpus.
-        step: sentences per step, in a batch-size ramp-up per first step; each group of that many is sorted by length.
+        step: sentences per step; each group of that many is sorted by length.
         additions: returns additional tensors of an example.
     """
 
@@ -176,7 +175,7 @@ class SentenceInputs(Addition):
         return cls(recipe, config, encoder)
 
     def stream(self, stream: Any) -> SentenceStream:
-        return self._sentences(stream, self.recipe.batch_sizes.first, self.recipe.data.split)
+        return self._sentences(stream, self.recipe.examples_per_step, self.recipe.data.split)
 
     def held_out(self, sets: dict[str, HeldOut]) -> None:
         corpus, stream = sets["loss"]

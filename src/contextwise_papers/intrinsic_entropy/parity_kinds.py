@@ -29,7 +29,7 @@ class SyntheticData(DataSettings):
         return self.synthetic.length
 
     @property
-    def samples(self) -> int | None:
+    def samples(self) -> int | None:  # type: ignore[override]
         return self.synthetic.samples
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

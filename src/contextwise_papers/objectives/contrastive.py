@@ -51,7 +51,7 @@ class Contrastive(SingleObjective):
         return self.model
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return [CLS, SEP, PAD] if self.model == "encoder" else []
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SegmentExamples:

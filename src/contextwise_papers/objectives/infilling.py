@@ -61,7 +61,7 @@ class Infilling(SingleObjective):
     end_token: str | None = Field(default="<|fim_end|>", min_length=1)
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         names = [self.prefix_token, self.suffix_token, self.middle_token, self.end_token]
         return [SpecialToken(name) for name in names if name is not None]
 

@@ -16,8 +16,7 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.progress import say
 from contextwise.objectives import AnyObjective, Cut, MixtureStream, Objective, Vocabulary
-from contextwise.training.additions import Addition, HeldOut
-from contextwise.training.settings import DataSection
+from contextwise.training.settings import Addition, DataSection, HeldOut
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
@@ -41,7 +40,7 @@ class ReplaySettings(DataSection):
     )
 
     @property
-    def others(self) -> float:
+    def others(self) -> float:  # type: ignore[override]
         return self.share
 
     @property
@@ -49,7 +48,7 @@ class ReplaySettings(DataSection):
         return [] if self.objective is None else [self.objective]
 
     @property
-    def corpora(self) -> dict[str, str]:
+    def corpora(self) -> dict[str, str]:  # type: ignore[override]
         return ({"replay": self.corpus} if self.share else {}) | {"replay_loss": self.corpus}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:

@@ -45,7 +45,7 @@ class SpanCorruption(SingleObjective):
     sentinels: int = Field(default=100, ge=1, description="sentinel tokens of the tokenizer; T5 has 100")
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return sentinel_tokens(self.sentinels)
 
     def corruption(self, vocabulary: Vocabulary) -> Corruption:
@@ -269,11 +269,11 @@ class UL2(SingleObjective):
         return self.model
 
     @property
-    def has_prefix(self) -> bool:
+    def has_prefix(self) -> bool:  # type: ignore[override]
         return self.model == "decoder"
 
     @property
-    def special_tokens(self) -> list[SpecialToken]:
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         modes = dict.fromkeys(getattr(self.modes, denoiser.mode) for denoiser in self.denoisers)
         return [*sentinel_tokens(self.sentinels), *(SpecialToken(text) for text in modes)]
 

@@ -237,13 +237,13 @@ class SweepRecipe(Settings):
             if len(names) == 1:
                 continue
             _check_lengths(recipes[names[0]])
-            steps = [recipes[name].full_steps for name in names]
+            steps = [recipes[name].total_steps for name in names]
             if len(set(steps)) < len(steps):
                 twice = next(each for each in steps if steps.count(each) > 1)
                 raise ConfigError(
                     f"two lengths of {cell_name(recipes[names[0]])} are {twice:,} steps, so they are one run; keep one of them"
                 )
-            trunk = max(names, key=lambda name: recipes[name].full_steps)
+            trunk = max(names, key=lambda name: recipes[name].total_steps)
             path = (self.folder / "runs" / trunk).absolute()
             branches = []
             for name in names:
@@ -381,14 +381,11 @@ def _check_lengths(recipe: Recipe) -> None:
             f"{cell_name(recipe)} has several lengths, but with base.training.schedule: constant the readings along the "
             "longest run stand for shorter ones; keep the longest alone, or leave the schedule out (wsd)"
         )
-    shares = {"warmup_steps": settings.warmup_steps}
-    shares |= {"rampup_tokens": settings.rampup_tokens} if settings.rampup_batch_size else {}
-    problems += [
-        f"base.training.{name} is {value:g}, a share of each run, but the runs of a cell begin with the same steps; give a "
-        f"number of {name.rpartition('_')[2]}"
-        for name, value in shares.items()
-        if settings.schedule == "wsd" and 0 < value < 1
-    ]
+    if settings.schedule == "wsd" and 0 < settings.warmup_steps < 1:
+        problems.append(
+            f"base.training.warmup_steps is {settings.warmup_steps:g}, a share of each run, but the runs of a cell begin with "
+            "the same steps; give a number of steps"
+        )
     if problems:
         raise ConfigError("; ".join(problems))
 

@@ -146,7 +146,7 @@ class Sweep(RunSet):
         budgets = [] if self.settings is None else self.settings.values("training.flops")
         off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
         unequal = max(off, default=0.0)
-        known = [*notes(self.plan), *filter(None, [few_steps({run.id: run.steps for run in self.plan})])]
+        known = [*notes(self.plan), *filter(None, [few_steps(run.steps for run in self.plan)])]
         if (contexts := len({run.context for run in self.plan})) < FEWEST_CONTEXTS:
             known.append(
                 f"the grid has {counted(contexts, 'training context')}, and contextwise plan budget needs "

@@ -83,7 +83,6 @@ def test_the_plan_counts_a_trunk_once(corpus_folder, tmp_path, monkeypatch):
     [
         {"schedule": "linear"},
         {"warmup_steps": 0.25},  # another number of steps at each budget
-        {"rampup_batch_size": 32, "rampup_tokens": 0.25},
     ],
 )
 def test_budgets_share_no_trunk_where_the_schedule_does_not_allow_it(training, corpus_folder, tmp_path):

@@ -10,7 +10,7 @@ from contextwise.data import Corpus
 from contextwise.data.windows import Windows
 from contextwise.experiments.cost import cost_of
 from contextwise.training import Recipe, train
-from contextwise.training.collation import divided
+from contextwise.training.batches import divided
 from small import recipe_values
 from trained import half_done, same, trained
 

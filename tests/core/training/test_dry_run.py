@@ -10,7 +10,6 @@ import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, Interrupted
-from contextwise.base.files import exclusive
 from contextwise.base.machine import Memory
 from contextwise.base.progress import interruption
 from contextwise.experiments.cost import step_rounds
@@ -79,20 +78,6 @@ def test_a_context_longer_than_every_document_is_said_once(corpus_folder, tmp_pa
     TrainingInputs.open(validate(Recipe, values, "a recipe"))
     said = " ".join(capsys.readouterr().err.split())
     assert said.count(f"data.context is {context:,} tokens, but no document of") == 1
-
-
-@pytest.mark.long
-def test_what_a_killed_dry_run_left_is_removed_by_the_next_run_beside_it(corpus_folder, tmp_path):
-    killed, alive = (tmp_path / f"{name}.partial-dry-run-0" for name in ("killed", "alive"))
-    for path in (killed, alive):
-        (tmp_path / f"{path.name}.partial-abc" / "checkpoints").mkdir(parents=True)
-    (tmp_path / f".{killed.name}.lock").touch()
-    with exclusive(alive, "the dry run"):
-        (tmp_path / f"{alive.name}.partial-abc").mkdir()  # its lock removed what was there
-        train(recipe(corpus_folder, tmp_path / "run"))
-        assert {path.name for path in tmp_path.iterdir()} == {"run", f"{alive.name}.partial-abc", f".{alive.name}.lock"}
-    dry_run.dry_run(recipe(corpus_folder, tmp_path / "alive"))
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("passes", [1, 2])

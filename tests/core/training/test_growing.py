@@ -117,8 +117,8 @@ def test_a_run_with_shorter_windows_in_between_changes_no_factor(rope, sources, 
 
 
 @pytest.mark.parametrize("kind", ["a new model", "a model that is not a run"])
-def test_the_factor_counts_from_the_longest_windows_of_all_runs(kind, sources, corpus_folder, tmp_path):
-    """Positions beyond the windows of a new model (``max_context``) were never trained."""
+def test_the_factor_counts_from_the_windows_of_a_new_model(kind, sources, corpus_folder, tmp_path):
+    """Positions beyond them (``max_context``) were never trained."""
     first = sources / "llama"
     if kind == "a new model":
         values = recipe(corpus_folder, first, tmp_path / "first", SHORT).resolved()
@@ -126,9 +126,10 @@ def test_the_factor_counts_from_the_longest_windows_of_all_runs(kind, sources, c
             "model": {"family": "llama", "size": "pico", "max_context": 2 * SHORT},
             "output": str(tmp_path / "first"),
         }
-        first = train(validate(Recipe, values, "the recipe")).path
-    short = train(recipe(corpus_folder, first, tmp_path / "short", SHORT // 2))
-    parameters = TrainingInputs.open(recipe(corpus_folder, short.path, tmp_path, rope="yarn")).config.rope_parameters
+        source = train(validate(Recipe, values, "the recipe")).path
+    else:
+        source = train(recipe(corpus_folder, first, tmp_path / "short", SHORT // 2)).path
+    parameters = TrainingInputs.open(recipe(corpus_folder, source, tmp_path, rope="yarn")).config.rope_parameters
     assert (parameters["factor"], parameters["original_max_position_embeddings"]) == (LONG / SHORT, SHORT)
 
 

@@ -269,21 +269,14 @@ def test_how_a_run_executes_is_no_part_of_it(tmp_path, capsys):
     run = train(recipe_of({**values, "training": training}))
     rows = [row["loss"] for row in run.metrics("validation")]
     smaller = {**training, "micro_batch_tokens": 16, "gradient_checkpointing": True}
-    for changed, note in (
-        ({**training, "workers": 1}, None),
-        (
-            smaller,
-            "training.gradient_checkpointing, training.micro_batch_tokens changed since step 2: the weights will differ",
-        ),
-    ):
+    for changed, tolerance in (({**training, "workers": 1}, 0), (smaller, 1e-5)):
         for file in (run.summary_file, run.model / "config.json"):
             file.unlink()
         shutil.rmtree(run.checkpoints / "step-4")
         capsys.readouterr()
         again = train(recipe_of({**values, "training": changed}))
-        assert [row["loss"] for row in again.metrics("validation")] == pytest.approx(rows, abs=1e-5 if note else 0)
-        said = capsys.readouterr().err
-        assert "resuming from step 2" in said and (note in said if note else "differ by rounding" not in said)
+        assert [row["loss"] for row in again.metrics("validation")] == pytest.approx(rows, abs=tolerance)
+        assert "resuming from step 2" in capsys.readouterr().err
     ids = {run_id({**values, "training": each}, tmp_path) for each in (training, smaller)}
     assert len(ids) == 1
 

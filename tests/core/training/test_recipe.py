@@ -231,7 +231,7 @@ def test_a_key_beside_a_merged_mapping_replaces_its_value(tmp_path):
 
 
 def test_runs_of_fewer_than_a_hundred_steps_are_named():
-    assert few_steps({"a": 100, "b": 4000}) == ""
-    warning = few_steps({"a": 99, "b": 100, **{f"c{i}": 1 for i in range(5)}})
-    assert warning.startswith("Fewer than 100 optimizer steps: a 99, c0 1, c1 1, c2 1 and 2 more runs.")
+    assert few_steps([100, 4000]) == ""
+    warning = few_steps([99, 100, 1, 1])
+    assert warning.startswith("Fewer than 100 optimizer steps in 3 runs, down to 1.")
     assert "fewer tokens_per_step" in warning

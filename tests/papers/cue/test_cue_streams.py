@@ -12,7 +12,7 @@ from contextwise.models.loading import load_config
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise.objectives import NO_LOSS
 from contextwise.training import train
-from contextwise.training.collation import NOT_FOR_MODELS, collate, tokens_read
+from contextwise.training.batches import NOT_FOR_MODELS, collate, tokens_read
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import part, recipe, same, weights

@@ -13,7 +13,7 @@ from contextwise.models import load_model
 from contextwise.models.loading import load_config, load_tokenizer
 from contextwise.models.spec import matrix_weights, pretraining_losses, training_flops_per_example
 from contextwise.training import train
-from contextwise.training.collation import collate
+from contextwise.training.batches import collate
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise.training.parameters import modules_of

@@ -13,7 +13,7 @@ from contextwise.base.config import validate
 from contextwise.models.attention import fast_attention
 from contextwise.models.spec import build_model
 from contextwise.training import Recipe, train
-from contextwise.training.collation import NOT_FOR_MODELS, collate
+from contextwise.training.batches import NOT_FOR_MODELS, collate
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel
 

@@ -19,7 +19,7 @@ from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.spec import pretraining_losses
 from contextwise.objectives import Cut, Vocabulary
 from contextwise.training import Recipe, train
-from contextwise.training.collation import tokens_read
+from contextwise.training.batches import tokens_read
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives import Instruction
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, prompt_text

@@ -25,7 +25,7 @@ from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
-from contextwise.training.recipe import FEWEST_STEPS, Recipe, few_steps
+from contextwise.training.recipe import FEWEST_STEPS, Recipe
 from contextwise.training.settings import CorpusData
 
 LENGTHS = ("tokens", "steps", "epochs")
@@ -367,7 +367,7 @@ class Arms:
             tokens = _whole_steps(share * length.tokens, recipe)
             shorter = [
                 f"training.{name}={max(1, int(value * tokens / length.tokens))}"  # the same share of a shorter run
-                for name in ("warmup_steps", "decay_steps", "rampup_tokens")
+                for name in ("warmup_steps", "decay_steps")
                 if (value := getattr(recipe.training, name)) >= 1
             ]
             for factor in factors:
@@ -414,15 +414,8 @@ def _length_settings(tokens: int) -> list[str]:
     return [f"training.tokens={tokens}", "training.steps=null", "training.epochs=null"]
 
 
-def steps_warning(lengths: Sequence[Length]) -> str:
-    """The warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`); empty if there are none."""
-    several = len({length.budget for length in lengths}) > 1
-    at = {length: f" at {count(length.budget)} tokens" * several for length in lengths}
-    return few_steps({f"{length.arm}{at[length]}": length.steps for length in lengths})
-
-
 def _steps(tokens: int, recipe: Recipe) -> int:
-    """Optimizer steps of a run of so many tokens, a ramp-up of the batch size included."""
+    """Optimizer steps of a run of so many tokens."""
     return recipe.of_length(tokens).total_steps
 
 

@@ -16,9 +16,10 @@ from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, in_short
 from contextwise.comparison.sequential import least_difference, seeds_to_decide, upper_deviation
 from contextwise.comparison.speedup import Trend
-from contextwise.experiments.trial.arms import Length, steps_warning
+from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.documents import HeldOutOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.training.recipe import few_steps
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ class TrialResult(Viewed):
     @property
     def sentences(self) -> list[str]:
         """The findings, and a warning about runs of few steps."""
-        warning = steps_warning(self.lengths)
+        warning = few_steps(length.steps for length in self.lengths)
         return [*self.findings, *([warning] if warning else [])]
 
 
@@ -167,7 +168,7 @@ class TrialPlan:
     @property
     def warning(self) -> str:
         """About runs of few steps; empty if there are none."""
-        return steps_warning(self.lengths)
+        return few_steps(length.steps for length in self.lengths)
 
     @property
     def affordable_seeds(self) -> int:
