@@ -29,18 +29,7 @@ from contextwise.training.settings import (
     wrong_kind,
 )
 
-Injection = Literal[
-    "gate",
-    "scalar_gate",
-    "norm_gate",
-    "projection",
-    "add",
-    "norm_add",
-    "normed_gate",
-    "own_norms",
-    "shared_norm",
-    "paper",
-]
+Injection = Literal["gate", "add", "normed_gate", "own_norms", "shared_norm", "paper"]
 """Forms of the injection (:mod:`contextwise.models.contextlm.layers`)."""
 
 
