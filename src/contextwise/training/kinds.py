@@ -289,12 +289,12 @@ class PretrainedModel(ModelSettings):
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(default=False, description="train only the context pathway")
-    rope: Literal["none", "linear", "dynamic", "yarn", "base"] | None = Field(
+    rope: Literal["none", "linear", "yarn", "base"] | None = Field(
         default=None,
         description="how rotary positions change for a data.context longer than the model was trained with",
     )
     rope_factor: float | None = Field(
-        default=None, ge=1, description="of linear, dynamic and yarn; by default the new context over the old"
+        default=None, ge=1, description="of linear and yarn; by default the new context over the old"
     )
     rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
@@ -339,9 +339,9 @@ class PretrainedModel(ModelSettings):
         if (self.rope == "base") != (self.rope_base is not None):
             fix = "set model.rope: base and model.rope_base, or neither"
             problems.append(Problem("rope: base and rope_base go together", fix=fix))
-        if self.rope_factor is not None and self.rope not in ("linear", "dynamic", "yarn"):
+        if self.rope_factor is not None and self.rope not in ("linear", "yarn"):
             fix = "set rope to one of them, or remove it"
-            problems.append(Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix))
+            problems.append(Problem("belongs to linear and yarn", "rope_factor", self.rope_factor, fix))
         if problems:
             raise ConfigError(*problems)
         return self

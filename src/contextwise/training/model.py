@@ -44,7 +44,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
         _grow(config, model, context)
     elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
-        fix = "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
+        fix = "set model.rope to linear, yarn, base or none, to train on with a longer context"
         if not getattr(stock_config(config), "rope_parameters", None):
             why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))
