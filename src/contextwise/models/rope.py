@@ -168,8 +168,8 @@ def extend_config(
 ) -> None:
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 
-    ``linear`` and ``yarn`` are types of transformers; ``base`` is another base (``rope_theta``); ``none`` keeps the frequencies,
-    so the result is a stock configuration. The factor of a model that was extended by the same method before grows with it.
+    The result is a stock configuration: ``linear`` and ``yarn`` are types of transformers, ``base`` is another base
+    (``rope_theta``), ``none`` keeps the frequencies. The factor of a model that was extended by the same method before grows.
 
     Args:
         config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.

@@ -26,7 +26,7 @@ from contextwise.base.recipes import RECIPES
 from contextwise.models import ContextLMForCausalLM, ModelSize, backbone_config, build_model, load_model
 from contextwise.models.export import export_model_folder
 from contextwise.models.spec import pretraining_losses
-from contextwise.models.variant.code import check_defined, digest, name_code, read_code
+from contextwise.models.variant.code import digest, name_code, read_code
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 
 EXAMPLES = RECIPES / "variants"
@@ -313,7 +313,9 @@ def test_values_outside_of_the_saved_state_are_computed_again(tmp_path):
 
 def test_a_variant_is_exported_without_code_that_opens_it_elsewhere(tmp_path):
     smeared(tmp_path, known=True).save_pretrained(tmp_path / "model")
-    with pytest.raises(ConfigError, match="a model of smeared-model.py, .* without Contextwise; leave out `standalone`"):
+    with pytest.raises(
+        ConfigError, match="a model of smeared-model.py, .* without Contextwise; leave out `standalone`"
+    ):
         export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
     assert not (tmp_path / "out").exists()
 
@@ -450,23 +452,3 @@ def test_an_edited_file_is_said_not_to_be_the_code_that_is_used(tmp_path, capsys
     assert f"{file} has changed since it was named: the code of then is used" in " ".join(
         capsys.readouterr().err.split()
     )
-
-
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("from helper import*", "Idea"),
-        ("from helper import Other as Idea", "Idea"),
-        ("vars()['Id' + 'ea'] = type('Idea', (), {})", "Idea"),
-        ("class Modelé: pass", "Modelé"),
-        ("# coding: latin-1\nclass Modelé: pass", "Modelé"),
-        ("if True:\n    Idea = None", "Idea"),
-        ("def __getattr__(name): return type(name, (), {})", "Idea"),
-    ],
-)
-def test_a_file_that_may_define_the_name_is_run_to_see(code: str, name: str) -> None:
-    check_defined(code.encode("latin-1" if "latin-1" in code else "utf-8"), "idea.py", name)
-    with pytest.raises(ConfigError, match="is not Python"):
-        check_defined(b"class (", "idea.py", name)
-    with pytest.raises(ConfigError, match=r"no class and no function 'Nothing'; did you mean 'Nothings'\?"):
-        check_defined(b"class Nothings: pass", "idea.py", "Nothing")
