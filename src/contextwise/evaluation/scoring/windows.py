@@ -30,7 +30,7 @@ from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.kernel.work import Work
 from contextwise.evaluation.scoring.scores import Scores
 from contextwise.models import token_losses
-from contextwise.models.losses import IGNORED
+from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
@@ -158,15 +158,13 @@ def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.in
 @contextlib.contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Set a model's evaluation mode, in which an input's frequencies depend on it alone, and restore its mode on exit."""
-    was_training = model.training
-    model.eval()
     handles = forget_lengths(model)
     try:
-        yield
+        with evaluation_mode(model):
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        model.train(was_training)
 
 
 def score_documents(

@@ -18,7 +18,7 @@ from contextwise.base.errors import ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.losses import final_hidden_states
+from contextwise.models.losses import evaluation_mode, final_hidden_states
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, reason, run_code
 
@@ -260,17 +260,13 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     def reads_cache(self) -> bool:
         """Whether a token behind a cache has the logits that it has in the whole text, as far as eight tokens show."""
         ids_1T = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
-        training = self.training
-        self.eval()
         try:
-            with torch.no_grad():
+            with evaluation_mode(self), torch.no_grad():
                 whole_V = self(ids_1T).logits[0, -1]
                 known = self(ids_1T[:, :-1], use_cache=True).past_key_values
                 last_V = self(ids_1T[:, -1:], past_key_values=known, use_cache=True).logits[0, -1]
         except Exception:  # of the user's code, which need not know a cache
             return False
-        finally:
-            self.train(training)
         rounding = math.sqrt(torch.finfo(whole_V.dtype).eps) * whole_V.abs().max()
         return bool((whole_V - last_V).abs().max() <= rounding)
 
