@@ -50,10 +50,8 @@ def counted_flops(
 ) -> float:
     """Operations of a training step on ``length`` tokens; each number is counted once and kept with the model.
 
-    Code that reads values of tensors cannot run on the meta device: its step is counted on the CPU, with a model of its own.
-
-    Raises:
-        ConfigError: the step fails there, too; ``failure`` is the sentence.
+    Code that reads values of tensors cannot run on the meta device: its step is counted on the CPU, with a model of its own. A
+    ConfigError with the sentence ``failure`` if it fails there, too.
     """
     known: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
     if length not in known:

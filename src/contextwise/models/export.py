@@ -41,14 +41,9 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     Other files, such as Python code and pickles of a stranger's model, stay behind; so do folders of this machine.
 
     Args:
-        source: a finished run, or a model's folder.
         out: the folder to write; it must not exist yet.
-        standalone: add the code of the model's class, for ``trust_remote_code=True``.
+        standalone: add the code of the model's class, for ``trust_remote_code=True``; not for a stock model or a variant.
         card: text of ``README.md``.
-
-    Raises:
-        CheckpointError: ``source`` contains no model, or its weights are missing, not finite or of another configuration.
-        ConfigError: ``out`` exists already, or ``standalone`` is set for a stock model or a variant.
     """
     folder = Path(model_folder(source))
     if not folder.is_dir():
@@ -84,12 +79,14 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
 
 
 def _check_weights(folder: Path) -> None:
-    """Load a model, which checks that its folder holds all weights of its configuration; a CheckpointError names what is wrong."""
+    """Load a model, which checks that its folder holds all weights of its configuration, or raises a CheckpointError."""
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
         fix = "give the folder of a whole model, or export the run again"
         if pickles:
-            fix = f"{pickles[0]} is a pickle, which may run code: load it where you trust it, and save it as safetensors"
+            fix = (
+                f"{pickles[0]} is a pickle, which may run code: load it where you trust it, and save it as safetensors"
+            )
         raise CheckpointError(f"{folder} holds no weights to export: there is no file *.safetensors; {fix}")
     # Code that comes with a stranger's model stays unread.
     if not trust.remote_code and "auto_map" in read_json(folder / "config.json", "the model's configuration"):

@@ -121,8 +121,7 @@ def load_as(
 ) -> Any:
     """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
 
-    Raises:
-        CheckpointError: the model does not exist, is damaged, lacks weights, or has weights that do not belong to it.
+    A CheckpointError if the model does not exist, is damaged, lacks weights, or has weights that do not belong to it.
     """
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     _check_complete(path_or_name, missing, unexpected)
@@ -139,10 +138,7 @@ def load_without_heads(
 ) -> tuple[Any, list[str]]:
     """:func:`load_as` for a model whose folder may have other heads; also returns the names of weights that it lacks.
 
-    Those weights have random values.
-
-    Args:
-        unused: parts of the backbone whose weights may be missing too.
+    Those weights have random values. The weights of parts ``unused`` of the backbone may be missing too.
     """
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     parts = {name for name, _ in model.base_model.named_children()} - set(unused)

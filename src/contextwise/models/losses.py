@@ -91,9 +91,8 @@ def _loss_in_pieces(
 ) -> tuple[Tensor, Tensor]:
     """Sum of the losses of logits, and the gradient of all rows in their dtype; overwrites logits below float32.
 
-    Args:
-        buffer: float32, for the probabilities of some rows at a time; of all rows if the logits are float32.
-        gradient: whether it is needed; what is returned for it is of no use otherwise.
+    ``buffer`` is float32, for the probabilities of some rows at a time; of all rows if the logits are float32. Without
+    ``gradient``, what is returned for it is of no use.
     """
     nats, low = torch.empty_like(counted, dtype=torch.float32), logits.dtype != torch.float32
     for start in range(0, len(logits), len(buffer)):

@@ -38,11 +38,7 @@ def has_known_loss(model: Any) -> bool:
 
 
 def keeps_documents_apart(model: Any, prefix: bool = False) -> bool:
-    """Whether the second of two packed documents does not see the first.
-
-    Args:
-        prefix: each begins with a prefix.
-    """
+    """Whether the second of two packed documents, each with a ``prefix`` or not, does not see the first."""
     half_T = torch.arange(HALF).repeat(2)
     batch = {"position_ids": half_T[None]} | ({"prefix": half_T[None] < HALF // 2} if prefix else {})
     seen_T = _seen_from(model, batch, slice(HALF, LENGTH))

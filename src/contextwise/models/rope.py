@@ -62,10 +62,7 @@ def same_frequencies_up_to(model: PreTrainedModel) -> float:
 
 
 def forget_lengths(model: PreTrainedModel) -> list[RemovableHandle]:
-    """Let the frequencies of dynamic NTK depend on the current input alone, not on longer ones before it.
-
-    Returns the handles that undo this.
-    """
+    """Let the frequencies of dynamic NTK depend on the current input alone; returns the handles that undo this."""
     modules = [module for _, module in rotary_modules(model) if follows_length(module)]
     return [module.register_forward_pre_hook(_reset_length) for module in modules]
 
@@ -116,19 +113,9 @@ def extend_positions(
 ) -> float | None:
     """Extend a model's positions in place to windows of ``length`` tokens, beyond its trained length, for inference.
 
-    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor.
-    The model should not be saved afterwards.
-
-    Args:
-        rope: the method.
-        factor: factor of ``linear``, ``dynamic`` and ``yarn``, at least 1; by default ``length / trained``.
-        trained: length in tokens that the model was trained with; by default that of its configuration.
-
-    Returns:
-        The factor; None for ``none``.
-
-    Raises:
-        ConfigError: the positions are not rotary or are extended already, or the factor is below 1.
+    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor. The
+    model should not be saved afterwards. Returns the factor, at least 1; None for ``none``. By default it is ``length /
+    trained``, and ``trained`` the length of the configuration.
     """
     modules = rotary_modules(model)
     if not modules:
@@ -169,16 +156,12 @@ def extend_config(
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 
     The result is a stock configuration: ``linear`` and ``yarn`` are types of transformers, ``base`` is another base
-    (``rope_theta``), ``none`` keeps the frequencies. The factor of a model that was extended by the same method before grows.
+    (``rope_theta``), ``none`` keeps the frequencies. A ContextLM's predictor takes those of its backbone.
 
     Args:
-        config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.
         factor: of ``linear`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
         trained: the longest context that the model was trained with.
         source: its name in errors.
-
-    Raises:
-        ConfigError: its positions are not rotary, or were extended with another method.
     """
     backbone = stock_config(config)
     if not getattr(backbone, "rope_parameters", None):

@@ -139,14 +139,10 @@ class ContextPathway(nn.Module):
         return c_BKD if self.norm is None else self.norm(c_BKD)
 
     def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-        """The predictor's mask for the backbone's attention implementation, and further arguments of its blocks.
+        """The predictor's mask, from ``allowed`` (B, 1, K, P), for the attention implementation, and further arguments.
 
-        Args:
-            allowed: (B, 1, K, P), from :func:`chunk_attention`.
-            number_BK: number of each chunk in its document, 0 for no chunk.
-
-        Raises:
-            ConfigError: there are several new chunks beside earlier ones, and the implementation is flash attention.
+        ``number_BK`` is the number of each chunk in its document, 0 for no chunk. A ConfigError for flash attention with
+        several new chunks beside earlier ones.
         """
         config, (queries, keys) = self.backbone_config, allowed.shape[2:]
         if not is_flash_attention_requested(config):
@@ -191,8 +187,7 @@ class ContextPathway(nn.Module):
     ) -> Contexts:
         """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given.
 
-        Args:
-            consecutive: each row is one document without padding, so that its positions need not be read.
+        ``consecutive``: each row is one document without padding, so that its positions need not be read.
         """
         rows, _, width = h_BTD.shape
         w = self.chunk_size

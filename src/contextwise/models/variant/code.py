@@ -101,12 +101,7 @@ def known_code(sha256: str, file: str) -> bytes:
 
 
 def run_code(sha256: str, file: str) -> ModuleType:
-    """The module of a variant's code; it is run once in a process.
-
-    Raises:
-        ConfigError: the code fails.
-        CheckpointError: it was not named on this machine.
-    """
+    """The module of a variant's code, which must have been named on this machine; it is run once in a process."""
     if sha256 not in _MODULES:
         module = ModuleType(f"contextwise_variant_{sha256[:16]}")
         module.__file__ = file

@@ -24,12 +24,10 @@ from contextwise.models.variant.code import known_code, reason, run_code
 
 
 class VariantConfig(ComposedConfig):
-    """Configuration of :class:`VariantForCausalLM`.
+    """Configuration of :class:`VariantForCausalLM`: the stock model that it starts from, and the user's code.
 
-    Args:
-        backbone_config: configuration of the stock model that the variant starts from.
-        file: name of the Python file; ``name``: of the class or function in it; ``options``: its keyword arguments.
-        sha256: of the file's content, by which the code is found.
+    ``file`` and ``name`` are those of the Python file and of the class or function in it, ``options`` its keyword arguments;
+    the code is found by ``sha256``, of the file's content.
     """
 
     model_type = "variant"
@@ -56,12 +54,8 @@ class VariantConfig(ComposedConfig):
 class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     """A variant of the user's own around or in place of a stock model.
 
-    Attributes:
-        model: the causal language model; all calls are passed on to it.
-        part: the losses of training alone, or None: the model is then that of the user's class or function.
-
-    Raises:
-        ConfigError: the name is not in the file or is of another kind; an option is unknown; the user's code fails.
+    All calls are passed on to the causal language model ``model``. ``part`` has the losses of training alone, or is None: the
+    model is then that of the user's class or function.
     """
 
     config_class = VariantConfig

@@ -74,10 +74,7 @@ class Case(NamedTuple):
 
 
 class Rows:
-    """A model in evaluation mode, and the rows of random tokens on which it is measured.
-
-    The arguments are those of :func:`measure_causality`; raises ConfigError as it does.
-    """
+    """A model in evaluation mode, and the rows of random tokens on which it is measured (:func:`measure_causality`)."""
 
     def __init__(
         self, model: Any, lengths: Sequence[int] | None, chunk_size: int | None, tolerance: float | None, seed: int

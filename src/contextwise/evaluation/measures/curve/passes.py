@@ -133,16 +133,7 @@ class RunningSums:
 def running_pass(
     model: PreTrainedModel, corpus: Documents, plan: Plan, trained: int | None, work: Work, *, batch_tokens: int
 ) -> CurveSums:
-    """Score whole windows, each position with the tokens before it in its window.
-
-    Args:
-        plan: windows of one length (:func:`whole_windows`).
-        trained: training context, for the last tenth of it.
-
-    Raises:
-        DataError, CheckpointError: as :func:`~contextwise.evaluation.scoring.windows.window_losses`.
-        Interrupted: the process received a request to stop; the finished part is kept.
-    """
+    """Score :func:`whole_windows`, each position with the tokens before it; ``trained`` is the training context."""
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
     saved = work.resumed(PART, sums.state)
@@ -174,7 +165,7 @@ def truncated_pass(
 ) -> CurveSums:
     """Score the same targets at each of the ascending contexts C, only the nearest tokens visible, alone or in bands.
 
-    ``start`` is the id of a token before every window, which does not count as visible. Raises as :func:`running_pass` does.
+    ``start`` is the id of a token before every window, which does not count as visible.
     """
     count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
@@ -209,10 +200,6 @@ def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> 
 
     Position t of a window (from 1) predicts the token after t visible ones. Where the corpus has an end-of-text token, each
     document begins with it, and it counts as visible.
-
-    Raises:
-        ConfigError: the context is not positive.
-        DataError: no document is long enough.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     targets = np.maximum(lengths - int(corpus.end_of_text is None), 0)
