@@ -93,7 +93,8 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
     parameters = config.backbone_config.rope_parameters
     assert (parameters["rope_type"], parameters["factor"]) == (rope, LONG / SHORT)
     with pytest.raises(
-        ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, choose a data.context of"
+        ConfigError,
+        match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, choose a data.context of",
     ):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="none"))
     with pytest.raises(
@@ -144,7 +145,9 @@ def test_a_factor_grows_and_an_attention_factor_is_not_kept():
 
 @pytest.mark.parametrize("rope", ["none", "base", "linear", "yarn"])
 @pytest.mark.parametrize(
-    "parameters", [{"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, LLAMA3 | ORIGINAL], ids=["dynamic", "llama3"]
+    "parameters",
+    [{"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, LLAMA3 | ORIGINAL],
+    ids=["dynamic", "llama3"],
 )
 def test_frequencies_of_another_kind_are_refused_and_kept(rope, parameters):
     config = LlamaConfig(**SHAPE, rope_parameters=parameters)
