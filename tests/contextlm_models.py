@@ -86,10 +86,6 @@ FORMS = pytest.mark.parametrize(
 PARTS = pytest.mark.parametrize(
     "options",
     [
-        {"injection": "scalar_gate"},
-        {"injection": "norm_gate"},
-        {"injection": "norm_add", "inject_every_layer": True},
-        {"injection": "projection", "inject_every_layer": True},
         {"injection": "normed_gate", "initial_context": "zero"},
         {"injection": "own_norms", "inject_every_layer": True},
         {"injection": "shared_norm", "injection_layer": 1},

@@ -22,15 +22,10 @@ with torch.no_grad():
 """
 
 
-def exported_says_the_same(model: Any, tokens: torch.Tensor, folder: Path, standalone_of: Path | None = None) -> Path:
-    """Export a model with its code, and check its logits and text there; the exported folder.
-
-    Args:
-        standalone_of: the folder that holds the model; it is saved if None.
-    """
-    if standalone_of is None:
-        model.save_pretrained(standalone_of := folder / "model")
-    out = export_model_folder(standalone_of, folder / "out", standalone=True)
+def exported_says_the_same(model: Any, tokens: torch.Tensor, folder: Path) -> Path:
+    """Export a model with its code, and check its logits and text there; the exported folder."""
+    model.save_pretrained(folder / "model")
+    out = export_model_folder(folder / "model", folder / "out", standalone=True)
     torch.save(tokens, folder / "tokens.pt")
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE, str(out), str(folder / "tokens.pt"), str(folder / "found.pt")],

@@ -74,9 +74,9 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
         if Path(model).exists() or gguf_file(model) is not None:  # refused before torch is imported
             model_folder(model)
             if corpus is not None:
-                from contextwise.models.tokenizers import check_same_tokenizer
+                from contextwise.models.tokenizers import check_tokenizer
 
-                check_same_tokenizer(model, corpus)
+                check_tokenizer(model, corpus)
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
         if corpus is not None and subject.trained_on(corpus.fingerprint):

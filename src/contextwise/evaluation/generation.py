@@ -34,9 +34,6 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, starts_senten
     """Encode a prompt as token ids (1, T); an empty prompt becomes the end-of-text token, after which documents begin.
 
     With ``starts_sentence`` that token precedes any prompt, as in the training of a sentence model.
-
-    Raises:
-        ConfigError: the prompt is empty and the tokenizer has no end-of-text token.
     """
     ids = tokenizer(prompt, add_special_tokens=not starts_sentence).input_ids if prompt else []
     if starts_sentence and tokenizer.eos_token_id is not None:
@@ -77,19 +74,11 @@ def sample_text(
     starts_sentence: bool = False,
     contexts: dict[str, torch.Tensor] | None = None,
 ) -> list[str]:
-    """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position.
+    """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position, ``samples`` times.
 
-    Args:
-        prompt, starts_sentence: as for :func:`encode_prompt`.
-        samples: number of texts; the first does not depend on it.
-        streamer: receives the tokens of each text as they are generated, beginning with the prompt's.
-        contexts: further inputs of ``generate()``, of a model that takes contexts.
-
-    Returns:
-        The continuations, without the prompt and without special tokens.
-
-    Raises:
-        ConfigError: a setting is out of range, or the prompt is too long.
+    Returns the continuations, without the prompt and without special tokens. The first does not depend on ``samples``. A
+    ``streamer`` receives the tokens of each text as they are generated, beginning with the prompt's; ``contexts`` are further
+    inputs of ``generate()``.
     """
     sampling = sampling or Sampling()
     ids = encode_prompt(tokenizer, prompt, starts_sentence).to(model.device)

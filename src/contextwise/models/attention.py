@@ -63,14 +63,7 @@ class _BlockwiseAttention(torch.autograd.Function):
 
 
 def blockwise_attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Causal attention in blocks of queries.
-
-    Args:
-        query, key, value: (B, H, T, d).
-
-    Returns:
-        (B, T, H, d), differentiable once.
-    """
+    """Causal attention in blocks of queries: (B, H, T, d) each -> (B, T, H, d), differentiable once."""
     shape = query.shape
     with torch.autocast(query.device.type, enabled=False):
         flat = [x.reshape(-1, *shape[2:]) for x in (query * scale, key, value)]

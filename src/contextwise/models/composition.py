@@ -147,19 +147,15 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Compute logits (B, T, V), and the loss if labels are given.
+        """Compute logits (B, T, V), and the loss if labels are given: in training without logits, in pieces.
 
         Args:
             labels: (B, T) as in transformers: the unshifted tokens, shifted by this method; -100 is ignored.
             cache: the same as ``past_key_values``, by its name from transformers 5.24 on.
-            use_cache: return the keys and values of this call; by default as configured, and not in training.
             logits_to_keep: compute the logits of this many last positions only (0: all), or of these indices.
             kwargs: ``shift_labels``, (B, T) targets that are already shifted, instead of ``labels``;
                 ``num_items_in_batch``, by which the summed loss is divided instead of by the number of targets;
-                ``output_hidden_states``, ``output_attentions`` and ``return_dict`` as in transformers; further arguments of
-                :meth:`hidden_states`.
-
-        In training with labels no logits are returned: the loss is computed in pieces, without all logits in memory.
+                further arguments of transformers and of :meth:`hidden_states`.
         """
         # No named arguments: transformers' Trainer takes each argument with "label" in its name for a column of the data.
         targets, items = kwargs.pop("shift_labels", None), kwargs.pop("num_items_in_batch", None)
@@ -204,11 +200,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     ) -> Any:
         """Run the model up to its vocabulary head.
 
-        ``hidden_states`` are the input of the first block (with the context, in a ContextLM that adds it there), the output
-        of each block, and instead of the last of these ``last_hidden_state``, the input of the vocabulary head.
-
-        Raises:
-            ConfigError: ``past_key_values`` is given, but the model keeps no cache.
+        ``hidden_states`` are the input of the first block (with the context, in a ContextLM that adds it there), the output of
+        each block, and instead of the last of these ``last_hidden_state``, the input of the vocabulary head.
         """
         cache = past_key_values
         if self.keeps_cache:

@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.models.matrices import matrices_of
 
 
@@ -38,6 +39,35 @@ class _Factors(TorchDispatchMode):
         if product in flop_registry or product in FURTHER:
             self.seen |= {each.untyped_storage()._cdata for each in args if isinstance(each, Tensor)}
         return function(*args, **(kwargs or {}))
+
+
+def counted_flops(
+    model: Any,
+    length: int,
+    on_meta: Callable[[], float],
+    on_cpu: Callable[[], float],
+    failure: Callable[[Exception], str],
+) -> float:
+    """Operations of a training step on ``length`` tokens; each number is counted once and kept with the model.
+
+    Code that reads values of tensors cannot run on the meta device: its step is counted on the CPU, with a model of its own. A
+    ConfigError with the sentence ``failure`` if it fails there, too.
+    """
+    known: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
+    if length not in known:
+        try:
+            known[length] = on_meta()
+        except ContextwiseError:
+            raise
+        except Exception:
+            try:
+                with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                    known[length] = on_cpu()
+            except ContextwiseError:
+                raise
+            except Exception as error:
+                raise ConfigError(failure(error)) from error
+    return known[length]
 
 
 def step_flops(model: nn.Module, loss: Callable[[], Tensor]) -> tuple[float, list[str]]:

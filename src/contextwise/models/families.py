@@ -105,12 +105,10 @@ class Family:
         layers: int | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Rotary | None]:
-        """Run the blocks on token vectors: the input of the final norm, and the rotary cosines and sines.
+        """Run the blocks (``layers`` of them) on token vectors: the input of the final norm, and the rotary cosines and sines.
 
-        Args:
-            positions_BT: position of each token in its document; None for 0, 1, 2, ....
-            before_block: maps the index of a block and its input to a changed input.
-            layers: run this many of the blocks; None: all.
+        ``positions_BT`` are those of tokens in their documents, None for 0, 1, 2, ...; ``before_block`` maps the index of a
+        block and its input to a changed input.
         """
         if positions_BT is None:
             positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(embeds_BTD.shape[:2])

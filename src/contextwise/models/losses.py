@@ -8,7 +8,9 @@ piece is computed twice. ``benchmarks/linear_cross_entropy.py`` compares it with
 Shapes: N positions, D channels, V tokens in the vocabulary.
 """
 
+import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -89,9 +91,8 @@ def _loss_in_pieces(
 ) -> tuple[Tensor, Tensor]:
     """Sum of the losses of logits, and the gradient of all rows in their dtype; overwrites logits below float32.
 
-    Args:
-        buffer: float32, for the probabilities of some rows at a time; of all rows if the logits are float32.
-        gradient: whether it is needed; what is returned for it is of no use otherwise.
+    ``buffer`` is float32, for the probabilities of some rows at a time; of all rows if the logits are float32. Without
+    ``gradient``, what is returned for it is of no use.
     """
     nats, low = torch.empty_like(counted, dtype=torch.float32), logits.dtype != torch.float32
     for start in range(0, len(logits), len(buffer)):
@@ -257,3 +258,16 @@ def token_losses(
     for piece in counted.split(rows):
         losses[piece] = nn.functional.cross_entropy(head(hidden[piece]).float(), flat[piece], reduction="none")
     return losses.view(targets.shape)
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Set evaluation mode; on exit, restore the mode of each module and the states of the random generators."""
+    modes = {module: module.training for module in model.modules()}
+    with torch.random.fork_rng(devices={p.device for p in model.parameters() if p.is_cuda}):
+        try:
+            model.eval()
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training

@@ -48,11 +48,7 @@ def takes_masks(config: Any) -> bool:
 
 
 def as_mask(allowed: Tensor, config: Any, dtype: torch.dtype) -> Any:
-    """Convert booleans (B, 1, T, S), True: may attend, to the mask that the attention implementation of ``config`` takes.
-
-    Raises:
-        ConfigError: the implementation takes no such masks.
-    """
+    """Convert booleans (B, 1, T, S), True: may attend, to the mask that the attention implementation of ``config`` takes."""
     implementation = config._attn_implementation
     if implementation == "sdpa":
         return allowed
@@ -160,12 +156,8 @@ def causal_mask(
 def prefix_attention(prefix_BT: Tensor, position_ids: Tensor | None = None) -> Tensor:
     """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
 
-    Args:
-        prefix_BT: True at the positions of the prefix.
-        position_ids: (B, T), for packed documents, which do not see each other.
-
-    Returns:
-        (B, 1, T, T) booleans: queries, then keys.
+    ``prefix_BT`` is True at the positions of the prefix; ``position_ids`` (B, T) are given for packed documents, which do not
+    see each other. Returns (B, 1, T, T) booleans: queries, then keys.
     """
     length = prefix_BT.shape[1]
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()

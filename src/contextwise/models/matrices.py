@@ -7,12 +7,9 @@ from transformers.pytorch_utils import Conv1D
 
 
 def matrices_of(module: nn.Module, embeddings: bool = False) -> Iterator[Tensor]:
-    """The weights of linear layers, routers, recurrent layers and torch's attention, and stacks of matrices, (E, M, N).
+    """The weights of linear layers, routers, recurrent layers, attention, ``embeddings`` if set, and stacks (E, M, N).
 
     A stack has the matrices of the experts of a layer, or those of several heads. Kernels of convolutions are none.
-
-    Args:
-        embeddings: those of embeddings too.
     """
     for part in module.modules():
         own = list(part.parameters(recurse=False))

@@ -62,11 +62,7 @@ class _WithPrefix:
 
     @torch.no_grad()
     def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **options: Any) -> Any:
-        """Generate as transformers does; prompt and lengths are the given ones, without the tokens of the form.
-
-        Raises:
-            ConfigError: the prompt is embeddings, is to be read in chunks, or follows a cache, which has its own form.
-        """
+        """Generate as transformers does; prompt and lengths are the given ones, without the tokens of the form."""
         form = prompt_form(self.config)
 
         def setting(name: str) -> Any:
@@ -136,12 +132,7 @@ class _WithPrefix:
 
 
 def in_form(ids: Tensor, mask: Tensor | None, form: PromptForm) -> tuple[Tensor, Tensor]:
-    """Prompts with the tokens of a form around them, and the mask of their padding, both (B, T + tokens).
-
-    Args:
-        ids: (B, T), padded on the left.
-        mask: (B, T), 0 for padding; None without padding.
-    """
+    """Prompts (B, T), padded on the left, with the tokens of a form around them, and their mask: (B, T + tokens)."""
     rows, length, count = *ids.shape, len(form.before)
     pads_B1 = torch.zeros_like(ids[:, :1]) if mask is None else mask.eq(0).sum(1, keepdim=True)
     index_T = torch.arange(length + count, device=ids.device)

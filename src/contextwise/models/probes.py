@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from contextwise.base.errors import ContextwiseError
-from contextwise.models.losses import IGNORED
+from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.spec import Batch, pretraining_losses
 
 ROWS, LENGTH, HALF = 2, 8, 4
@@ -27,7 +27,7 @@ def has_known_loss(model: Any) -> bool:
     ids = _rows(model)
     given = {"labels": ids} if model.config.is_encoder_decoder else {}
     try:
-        with _evaluation_mode(model):
+        with evaluation_mode(model):
             out = model(input_ids=ids, **given)
             total = pretraining_losses(model, {"input_ids": ids, "labels": ids}).sums[0]
     except (AttributeError, TypeError, ValueError):
@@ -38,11 +38,7 @@ def has_known_loss(model: Any) -> bool:
 
 
 def keeps_documents_apart(model: Any, prefix: bool = False) -> bool:
-    """Whether the second of two packed documents does not see the first.
-
-    Args:
-        prefix: each begins with a prefix.
-    """
+    """Whether the second of two packed documents, each with a ``prefix`` or not, does not see the first."""
     half_T = torch.arange(HALF).repeat(2)
     batch = {"position_ids": half_T[None]} | ({"prefix": half_T[None] < HALF // 2} if prefix else {})
     seen_T = _seen_from(model, batch, slice(HALF, LENGTH))
@@ -66,7 +62,7 @@ def _seen_from(model: Any, batch: Batch, positions: slice) -> Tensor | None:
     batch = {name: tensor.expand(ROWS, -1).to(ids.device) for name, tensor in batch.items()}
     batch |= {"input_ids": ids, "labels": labels}
     try:
-        with _evaluation_mode(model), _embeddings(model) as leaves, torch.enable_grad():
+        with evaluation_mode(model), _embeddings(model) as leaves, torch.enable_grad():
             total = pretraining_losses(model, batch).sums[0]
             gradients = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
     except ContextwiseError:
@@ -81,19 +77,6 @@ def _rows(model: Any) -> Tensor:
     """Tokens (B, T), as different as the vocabulary allows."""
     ids = torch.arange(ROWS * LENGTH, device=model.get_input_embeddings().weight.device)
     return ids.view(ROWS, LENGTH) % model.config.get_text_config().vocab_size
-
-
-@contextlib.contextmanager
-def _evaluation_mode(model: Any) -> Iterator[None]:
-    """Without dropout, and with the random generator's state restored afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            model.eval()
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextlib.contextmanager

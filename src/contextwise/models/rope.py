@@ -62,10 +62,7 @@ def same_frequencies_up_to(model: PreTrainedModel) -> float:
 
 
 def forget_lengths(model: PreTrainedModel) -> list[RemovableHandle]:
-    """Let the frequencies of dynamic NTK depend on the current input alone, not on longer ones before it.
-
-    Returns the handles that undo this.
-    """
+    """Let the frequencies of dynamic NTK depend on the current input alone; returns the handles that undo this."""
     modules = [module for _, module in rotary_modules(model) if follows_length(module)]
     return [module.register_forward_pre_hook(_reset_length) for module in modules]
 
@@ -116,19 +113,9 @@ def extend_positions(
 ) -> float | None:
     """Extend a model's positions in place to windows of ``length`` tokens, beyond its trained length, for inference.
 
-    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor.
-    The model should not be saved afterwards.
-
-    Args:
-        rope: the method.
-        factor: factor of ``linear``, ``dynamic`` and ``yarn``, at least 1; by default ``length / trained``.
-        trained: length in tokens that the model was trained with; by default that of its configuration.
-
-    Returns:
-        The factor; None for ``none``.
-
-    Raises:
-        ConfigError: the positions are not rotary or are extended already, or the factor is below 1.
+    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor. The
+    model should not be saved afterwards. Returns the factor, at least 1; None for ``none``. By default it is ``length /
+    trained``, and ``trained`` the length of the configuration.
     """
     modules = rotary_modules(model)
     if not modules:
@@ -168,77 +155,53 @@ def extend_config(
 ) -> None:
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 
-    The result is a stock configuration. ``linear`` and ``yarn`` are types of transformers; ``dynamic`` is the base of dynamic
-    NTK at ``context`` tokens, for all lengths, since all windows of a training have that length; ``base`` is another base
-    (``rope_theta``); ``none`` keeps the frequencies. A model that was extended before keeps its method, and its factor grows as
-    the context does.
+    The result is a stock configuration: ``linear`` and ``yarn`` are types of transformers, ``base`` is another base
+    (``rope_theta``), ``none`` keeps the frequencies. A ContextLM's predictor takes those of its backbone.
 
     Args:
-        config: of the model, or of ContextLM, whose predictor takes the frequencies of its backbone.
-        factor: of ``linear``, ``dynamic`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
+        factor: of ``linear`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
         trained: the longest context that the model was trained with.
         source: its name in errors.
-
-    Raises:
-        ConfigError: its positions are not rotary, follow the length of the input, or were extended with another method.
     """
     backbone = stock_config(config)
-    every = getattr(backbone, "rope_parameters", None)
-    if not every:
+    if not getattr(backbone, "rope_parameters", None):
         learned = getattr(backbone, "max_position_embeddings", None)
         shorter = f"choose a data.context of at most {learned}, or" if learned else "choose"
         raise ConfigError(
             f"the positions of {source} ({backbone.model_type}) are not rotary, so its context cannot grow; {shorter} a model "
             "with rotary positions"
         )
-    parameters = every.get("full_attention", every)  # as for inference
+    parameters = _parameters(backbone)
     kind = parameters.get("rope_type", "default")
-    if kind == "dynamic":  # raised positions would change its frequencies, whatever the method
+    if kind not in ("default", rope):
+        same = f"set model.rope to {kind}, " if kind in ("linear", "yarn") else ""
         raise ConfigError(
-            f"the frequencies of {source} follow the length of the input beyond {backbone.max_position_embeddings} tokens "
-            "(rope_type 'dynamic' in its configuration), so its context cannot grow; choose a data.context of at most "
-            f"{backbone.max_position_embeddings}, or start from the model before it"
+            f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); {same}choose a "
+            f"data.context of at most {backbone.max_position_embeddings}, or start from the model before it"
         )
-    if kind not in ("default", rope) and rope not in ("none", "base"):
-        same = f"{kind}, " if kind in ("linear", "yarn") else ""
-        raise ConfigError(
-            f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); set model.rope to "
-            f"{same}base or none, or start from the model before it"
-        )
-    if (
-        kind == "longrope"
-    ):  # without a factor its scale of the attention would follow the positions, which are raised here
-        original = parameters["original_max_position_embeddings"]
-        parameters.setdefault("factor", backbone.max_position_embeddings / original)
-    stretch = parameters.get("factor", 1.0) * context / trained if factor is None else factor
     if rope in ("linear", "yarn"):
-        parameters |= {"rope_type": rope, "factor": stretch}
-        if rope == "yarn":
-            parameters.setdefault("original_max_position_embeddings", trained)
-            parameters.pop("attention_factor", None)  # that of the factor before
-    elif rope == "dynamic":
-        head = getattr(backbone, "head_dim", None) or backbone.hidden_size // backbone.num_attention_heads
-        channels = int(head * parameters.get("partial_rotary_factor", 1.0))
-        if channels < 4:
-            raise ConfigError(ONE_FREQUENCY)
-        raised = (stretch * context / trained - (stretch - 1)) ** (channels / (channels - 2))
-        parameters["rope_theta"] *= raised
+        stretch = parameters.get("factor", 1.0) * context / trained if factor is None else factor
+        _extend(parameters, rope, stretch, parameters.get("original_max_position_embeddings", trained))
+        parameters.pop("attention_factor", None)  # that of the factor before
     elif rope == "base":
         parameters["rope_theta"] = base
     backbone.max_position_embeddings = max(context, backbone.max_position_embeddings)
 
 
-ONE_FREQUENCY = (
-    "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set `rope` "
-    "to linear or yarn"
-)
+def _parameters(config: Any) -> dict[str, Any]:
+    """The rotary parameters of a configuration; of full attention if sliding windows have their own."""
+    return config.rope_parameters.get("full_attention", config.rope_parameters)
+
+
+def _extend(parameters: dict[str, Any], rope: str, factor: float, original: int) -> None:
+    parameters |= {"rope_type": rope, "factor": factor}
+    if rope == "yarn":
+        parameters["original_max_position_embeddings"] = original
 
 
 def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module:
     """Create a rotary module of the same class with extended frequencies."""
-    parameters = module.config.rope_parameters
-    # Some models also have parameters for sliding windows; those of full attention are extended.
-    parameters = parameters.get("full_attention", parameters)
+    parameters = _parameters(module.config)
     kind = parameters.get("rope_type", "default")
     if kind != "default":
         raise ConfigError(
@@ -246,10 +209,11 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
         )
     dimensions = 2 * len(next(module.buffers()))
     if rope == "dynamic" and dimensions == 2:
-        raise ConfigError(ONE_FREQUENCY)
-    parameters |= {"rope_type": rope, "factor": factor}
-    if rope == "yarn":
-        parameters["original_max_position_embeddings"] = trained
+        raise ConfigError(
+            "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set "
+            "`rope` to linear or yarn"
+        )
+    _extend(parameters, rope, factor, trained)
     module.config.max_position_embeddings = trained
     device = next(module.buffers()).device
     extended = type(module)(module.config).to(device).train(module.training)

@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, one_line
-from contextwise.models.counting import step_flops
+from contextwise.models.counting import counted_flops, step_flops
 from contextwise.models.families import adapter, new_stock_model
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
@@ -93,11 +93,16 @@ def labelled_losses(
         labels = labels.flatten().index_select(0, labelled)
     if transform is not None:
         hidden = transform(hidden)
-    if head.bias is None:
-        total = linear_cross_entropy(hidden, head.weight, labels)
-    else:
-        logits = head(hidden).flatten(0, -2).float()
-        total = nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
+    if head.bias is not None:
+        return losses_of_logits(head(hidden), labels)
+    total = linear_cross_entropy(hidden, head.weight, labels)
+    return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+
+
+def losses_of_logits(logits: Tensor, labels: Tensor) -> Losses:
+    """Compute the loss of labels (B, T) given logits (B, T, V); labels of -100 are ignored."""
+    logits, labels = logits.flatten(0, -2).float(), labels.flatten()
+    total = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
     return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
 
 
@@ -226,37 +231,28 @@ class DecoderSpec(ModelSpec):
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         if adapter(model.config) is not None:
             return super().flops_per_example(model, inputs, outputs, trained)
-        counted: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
-        if inputs not in counted:
-            counted[inputs] = self._counted(model.config, inputs)
-        return counted[inputs]
+        config = model.config
+        plain = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}  # which read no values
 
-    def _counted(self, config: Any, length: int) -> float:
-        """Operations of the blocks on a row; on the CPU where the model's code reads values, which the meta device lacks."""
-
-        def flops(model: Any) -> float:
-            ids = torch.zeros((1, length), dtype=torch.long, device=model.device)
+        def flops(built: Any) -> float:
+            ids = torch.zeros((1, inputs), dtype=torch.long, device=built.device)
 
             def loss() -> Tensor:
-                return final_hidden_states(model, input_ids=ids, attention_mask=torch.ones_like(ids)).sum()
+                return final_hidden_states(built, input_ids=ids, attention_mask=torch.ones_like(ids)).sum()
 
-            return step_flops(model.train(), loss)[0]
+            return step_flops(built.train(), loss)[0]
 
-        plain = {"attn_implementation": "eager", "experts_implementation": "batched_mm"}  # which read no values
-        try:
+        def on_meta() -> float:
             with without_weights():
                 return flops(new_stock_model(self.pretraining_class(config), copy.deepcopy(config), **plain))
-        except Exception:
-            pass
-        try:
-            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-                return flops(self.build(copy.deepcopy(config)))
-        except Exception as error:
-            why = f"{type(error).__name__}: {one_line(error)}"
-            raise ConfigError(
+
+        def failure(error: Exception) -> str:
+            return (
                 f"the FLOPs of a model of type {config.model_type!r} cannot be counted: it fails in a training step of "
-                f"{length} tokens ({why}); choose another model"
-            ) from error
+                f"{inputs} tokens ({type(error).__name__}: {one_line(error)}); choose another model"
+            )
+
+        return counted_flops(model, inputs, on_meta, lambda: flops(self.build(copy.deepcopy(config))), failure)
 
 
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}

@@ -29,9 +29,6 @@ def tokenizer_hash(file: Path) -> str:
     """SHA-256 of the settings that determine token ids: vocabulary, merges, normalizer and pre-tokenizer.
 
     A hash of the file is not enough: the same tokenizer, loaded and saved again, has other bytes.
-
-    Raises:
-        DataError: the file is damaged.
     """
     try:
         refuse_pipe(file)
@@ -114,26 +111,21 @@ def model_tokenizer_hash(source: str) -> str | None:
     return tokenizer_hash(file) if file.is_file() else None
 
 
-def check_tokenizer(source: str, vocabulary: int, corpus: Corpus) -> None:
-    """Check that a corpus was prepared with the tokenizer of a model, which has ``vocabulary`` tokens.
+def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) -> None:
+    """Check that a corpus was prepared with the tokenizer of a model, which has ``vocabulary`` tokens if that is known.
 
     Raises:
         DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
     """
-    check_same_tokenizer(source, corpus)
-    if corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
-        raise DataError(
-            f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
-            f"but {source} has only {vocabulary}; prepare a corpus with --tokenizer {source}"
-        )
-
-
-def check_same_tokenizer(source: str, corpus: Corpus) -> None:
-    """Raise a DataError if a corpus was prepared with another tokenizer than that of a model."""
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
             f"prepare a corpus with --tokenizer {source}"
+        )
+    if vocabulary is not None and corpus.vocab_size is not None and corpus.vocab_size > vocabulary:
+        raise DataError(
+            f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
+            f"but {source} has only {vocabulary}; prepare a corpus with --tokenizer {source}"
         )
 
 

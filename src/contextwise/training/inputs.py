@@ -73,7 +73,7 @@ class TrainingInputs:
         config: Any = opened.config if opened else None
         config = config or recipe.model.config(recipe, size, corpus.end_of_text)
         if pretrained is not None:
-            check_tokenizer(pretrained, config.get_text_config().vocab_size, corpus)
+            check_tokenizer(pretrained, corpus, config.get_text_config().vocab_size)
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)

@@ -11,7 +11,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import expanded, without_folders
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
-from contextwise.models.variant.code import check_defined, digest, name_code, parse_variant, read_code
+from contextwise.models.variant.code import digest, name_code, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 from contextwise.training.settings import (
     DEEPEST,
@@ -29,18 +29,7 @@ from contextwise.training.settings import (
     wrong_kind,
 )
 
-Injection = Literal[
-    "gate",
-    "scalar_gate",
-    "norm_gate",
-    "projection",
-    "add",
-    "norm_add",
-    "normed_gate",
-    "own_norms",
-    "shared_norm",
-    "paper",
-]
+Injection = Literal["gate", "add", "normed_gate", "own_norms", "shared_norm", "paper"]
 """Forms of the injection (:mod:`contextwise.models.contextlm.layers`)."""
 
 
@@ -105,9 +94,7 @@ class VariantSettings(ModelSection):
         shipped = RECIPES / file  # "variants/token_order.py"
         self.__dict__["file"] = str((shipped if shipped.is_file() and not file.exists() else file).absolute())
         if not self.sha256:
-            code = read_code(self.file)
-            check_defined(code, self.file, self.name)
-            self.__dict__["sha256"] = digest(code)
+            self.__dict__["sha256"] = digest(read_code(self.file))
         return self
 
     def compose(self, config: Any) -> Any:
@@ -300,12 +287,12 @@ class PretrainedModel(ModelSettings):
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(default=False, description="train only the context pathway")
-    rope: Literal["none", "linear", "dynamic", "yarn", "base"] | None = Field(
+    rope: Literal["none", "linear", "yarn", "base"] | None = Field(
         default=None,
         description="how rotary positions change for a data.context longer than the model was trained with",
     )
     rope_factor: float | None = Field(
-        default=None, ge=1, description="of linear, dynamic and yarn; by default the new context over the old"
+        default=None, ge=1, description="of linear and yarn; by default the new context over the old"
     )
     rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
@@ -350,9 +337,9 @@ class PretrainedModel(ModelSettings):
             problems.append(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
         if (self.rope == "base") != (self.rope_base is not None):
             problems.append(Problem("rope: base and rope_base go together; set both, or neither"))
-        if self.rope_factor is not None and self.rope not in ("linear", "dynamic", "yarn"):
+        if self.rope_factor is not None and self.rope not in ("linear", "yarn"):
             fix = "set rope to one of them, or remove it"
-            problems.append(Problem("belongs to linear, dynamic and yarn", "rope_factor", self.rope_factor, fix))
+            problems.append(Problem("belongs to linear and yarn", "rope_factor", self.rope_factor, fix))
         if problems:
             raise ConfigError(*problems)
         return self

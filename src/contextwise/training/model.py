@@ -50,7 +50,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
         extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
     elif positions is not None and positions < context:
         why = f"but {model.pretrained} has only {positions} positions"
-        fix = "set model.rope to linear, dynamic, yarn, base or none, to train on with a longer context"
+        fix = "set model.rope to linear, yarn, base or none, to train on with a longer context"
         if not getattr(stock_config(config), "rope_parameters", None):
             why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))

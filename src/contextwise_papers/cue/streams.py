@@ -159,7 +159,7 @@ class SentenceInputs(Addition):
         for name in ("sentence_encoder", "autoencoder", "start"):
             source = getattr(stage, name, None)
             if source is not None:
-                check_tokenizer(source, load_config(source).get_text_config().vocab_size, corpus)
+                check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
         if recipe.data.contexts is None:
             return cls(recipe, cue_config(recipe, None))
         choice, text_model = text_choice(recipe), None

@@ -97,8 +97,11 @@ BIAS = "transformer.h.0.mlp.c_fc.bias"
             "m holds no weights to export: there is no file *.safetensors",
         ),
         (_pickled, "pytorch_model.bin is a pickle, which may run code"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), "m/model.safetensors is damaged"),
-        (_with(BIAS, float("nan")), f"the weights {BIAS} in m/model.safetensors hold numbers that are not finite"),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"{}"),
+            "no causal language model could be loaded from m",
+        ),
+        (_with(BIAS, float("nan")), f"the weights {BIAS} of m hold numbers that are not finite"),
         (_with(BIAS, float("-inf")), "not finite"),
         (_without(BIAS), f"do not match its config.json: {BIAS} missing"),
         (_narrower, "the shapes of its weights do not match its config.json"),

@@ -480,7 +480,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py:Same,depth=2", "has no option 'depth'; it has no options"),
         ("models.py:widened,factors=2", "has no option 'factors'; its options are factor"),
         ("models.py:fails", "models.py:fails cannot be built: RuntimeError: no way (models.py, line 146)"),
-        ("broken.py:Same", "broken.py is not Python: invalid syntax (broken.py, line 1)"),
+        ("broken.py:Same", "broken.py cannot be run: SyntaxError: invalid syntax (broken.py, line 1)"),
         ("models.py:Leaks", "leaks: later tokens change its earlier predictions"),
         ("models.py:far", "leaks: later tokens change its earlier predictions"),
         ("models.py:Narrow", "its output has logits of shape (1, 32, 256), which should be"),

@@ -66,14 +66,9 @@ def merged(model, h, contexts, place, last_norm):
         return norm_of(h, last_norm) + norm_of(contexts, last_norm)
     if form == "own_norms":
         return norm_of(h, gate.state_norms[place]) + norm_of(contexts, gate.context_norms[place])
-    weight = gate.weight[place]
-    if form == "projection":
-        return h + torch.stack([weight @ context for context in contexts])
-    if form in ("norm_gate", "norm_add"):
-        contexts = contexts / contexts.square().mean(-1, keepdim=True).sqrt()
     if form == "normed_gate":
         h = norm_of(h, gate.state_norms[place])
-    return h + weight * contexts
+    return h + gate.weight[place] * contexts
 
 
 def run(model, block, x, positions):

@@ -43,7 +43,7 @@ def batch_of(name: str, kind: str) -> dict[str, torch.Tensor] | None:
     return every_model.batch_of(name, kind, DEVICE)
 
 
-ALIKE = ("mistral", "qwen2", "qwen3", "every layer", "add", "projection", "norm", "retrofitted", "linear")
+ALIKE = ("mistral", "qwen2", "qwen3", "every layer", "add", "pools of an MLP", "normed gate", "retrofitted", "linear")
 """Models whose masks are those of others here: one kind of batch is enough."""
 CUE_ALIKE = ("CUE of contexts", "CUE concatenated")
 """The same of models of sentences, which are not packed."""

@@ -29,7 +29,7 @@ from contextwise.models.prefix import set_prompt_form
 from contextwise.objectives.kind import PromptForm
 from contextwise.training.kinds import ContextPredictorSettings
 
-WITHOUT_START = ("add", "norm_add", "normed_gate", "own_norms", "shared_norm", "paper")
+WITHOUT_START = ("add", "normed_gate", "own_norms", "shared_norm", "paper")
 """Forms of the injection with which a model does not start as its backbone."""
 
 
@@ -196,7 +196,7 @@ def test_gradient_checkpointing_changes_nothing():
         ({"predictor_layers": 0}, "predictor_layers is 0"),
         ({"injection_layer": 3}, "from 0 to 2"),
         ({"pooling": "max"}, "one of mean, mlp"),
-        ({"injection": "multiply"}, "one of gate, scalar_gate"),
+        ({"injection": "multiply"}, "one of gate, add"),
         ({"initial_context": "last"}, "one of first_token, zero"),
     ],
 )

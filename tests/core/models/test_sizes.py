@@ -77,8 +77,8 @@ def pathway(context: int, **options):
     "options",
     [
         *({"pooling": pooling} for pooling in POOLINGS),
-        {"injection": "projection", "inject_every_layer": True},
-        {"injection": "projection", "injection_layer": 1},
+        {"injection": "gate", "inject_every_layer": True},
+        {"injection": "normed_gate", "injection_layer": 1},
         {"injection": "own_norms", "predictor_norm": True},
         {"injection": "paper"},
     ],

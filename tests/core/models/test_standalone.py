@@ -14,7 +14,7 @@ from elsewhere import exported_says_the_same
     "build",
     [
         pytest.param(lambda: contextlm("gpt2", chunk_size=3, injection="paper"), marks=pytest.mark.slow),
-        lambda: contextlm("qwen3", chunk_size=3, pooling="attention", injection="projection"),
+        lambda: contextlm("qwen3", chunk_size=3, pooling="attention", injection="normed_gate"),
         lambda: normed("gpt2"),
     ],
     ids=["gpt2", "qwen3", "embedding norm"],

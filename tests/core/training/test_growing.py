@@ -5,7 +5,6 @@ import copy
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
@@ -63,7 +62,7 @@ def logits(model, length=LONG):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt_neox", "contextlm"])
-@pytest.mark.parametrize("rope", ["none", "linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("rope", ["none", "linear", "yarn"])
 def test_a_model_starts_as_it_is_extended_for_inference(kind, rope, sources, corpus_folder, tmp_path):
     model = started(recipe(corpus_folder, sources / kind, tmp_path, rope=rope))
     extended = load_model(sources / kind, device="cpu").eval()
@@ -94,16 +93,17 @@ def test_a_model_that_grows_twice_is_extended_from_its_first_length(rope, source
     parameters = config.backbone_config.rope_parameters
     assert (parameters["rope_type"], parameters["factor"]) == (rope, LONG / SHORT)
     with pytest.raises(
-        ConfigError, match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, base or none"
+        ConfigError,
+        match=f"are extended already .rope_type '{rope}' .* set model.rope to {rope}, choose a data.context of",
     ):
-        TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="dynamic"))
+        TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", rope="none"))
     with pytest.raises(
         ConfigError, match="model.rope is .* but data.context is 32 and .* was trained with 32; remove it"
     ):
         TrainingInputs.open(recipe(corpus_folder, first.path, tmp_path / "x", 32, rope=rope))
 
 
-@pytest.mark.parametrize("rope", ["linear", "dynamic", "yarn"])
+@pytest.mark.parametrize("rope", ["linear", "yarn"])
 def test_a_run_with_shorter_windows_in_between_changes_no_factor(rope, sources, corpus_folder, tmp_path):
     first = train(recipe(corpus_folder, sources / "llama", tmp_path / "first", 2 * SHORT, rope=rope))
     short = train(recipe(corpus_folder, first.path, tmp_path / "short", SHORT))
@@ -134,44 +134,27 @@ def test_the_factor_counts_from_the_windows_of_a_new_model(kind, sources, corpus
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
+ORIGINAL = {"original_max_position_embeddings": SHORT // 2}
 
 
-def test_frequencies_of_another_kind_are_kept_or_get_another_base():
-    """As Llama 3 has them; and YaRN with a factor and an attention factor of its own."""
-    original = {"original_max_position_embeddings": SHORT // 2}
-    for rope, base in (("none", None), ("base", 1e6)):
-        config = LlamaConfig(**SHAPE, rope_parameters=LLAMA3 | original)
-        extend_config(config, LONG, rope, None, base, SHORT, "m")
-        expected = LLAMA3 | original | ({"rope_theta": base} if base else {})
-        assert config.rope_parameters == expected and config.max_position_embeddings == LONG
-    with pytest.raises(ConfigError, match="rope_type 'llama3' .* set model.rope to base or none, or start"):
-        extend_config(LlamaConfig(**SHAPE, rope_parameters=LLAMA3 | original), LONG, "yarn", None, None, SHORT, "m")
-    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.1, "rope_theta": 1e4, **original}
+def test_a_factor_grows_and_an_attention_factor_is_not_kept():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.1, "rope_theta": 1e4, **ORIGINAL}
     config = LlamaConfig(**SHAPE, rope_parameters=yarn)
     extend_config(config, 3 * SHORT, "yarn", None, None, SHORT, "m")
-    assert config.rope_parameters == {"rope_type": "yarn", "factor": 12.0, "rope_theta": 1e4, **original}
+    assert config.rope_parameters == {"rope_type": "yarn", "factor": 12.0, "rope_theta": 1e4, **ORIGINAL}
 
 
-def test_a_longrope_model_keeps_its_scale_of_attention():
-    factors = [1.0] * (SHAPE["hidden_size"] // SHAPE["num_attention_heads"] // 2)
-    long = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "rope_theta": 1e4}
-    config = LlamaConfig(**SHAPE, rope_parameters=long | {"original_max_position_embeddings": SHORT // 2})
-    before = LlamaRotaryEmbedding(config).attention_scaling
-    extend_config(config, 4 * SHORT, "none", None, None, SHORT, "m")
-    assert config.max_position_embeddings == 4 * SHORT
-    assert LlamaRotaryEmbedding(config).attention_scaling == before > 1
-
-
-@pytest.mark.parametrize("rope", ["none", "base", "linear", "dynamic", "yarn"])
-def test_frequencies_that_follow_the_length_are_refused(rope):
-    """Dynamic NTK counts from the positions, which growing would raise."""
-    dynamic = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    config = LlamaConfig(**SHAPE, rope_parameters=dynamic)
-    with pytest.raises(
-        ConfigError, match="of m follow the length of the input beyond 16 tokens .* choose a data.context"
-    ):
+@pytest.mark.parametrize("rope", ["none", "base", "linear", "yarn"])
+@pytest.mark.parametrize(
+    "parameters",
+    [{"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}, LLAMA3 | ORIGINAL],
+    ids=["dynamic", "llama3"],
+)
+def test_frequencies_of_another_kind_are_refused_and_kept(rope, parameters):
+    config = LlamaConfig(**SHAPE, rope_parameters=parameters)
+    with pytest.raises(ConfigError, match="of m are extended already .* choose a data.context of at most 16"):
         extend_config(config, LONG, rope, None, 1e6, SHORT, "m")
-    assert config.rope_parameters == dynamic and config.max_position_embeddings == SHORT
+    assert config.rope_parameters == parameters and config.max_position_embeddings == SHORT
 
 
 def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
@@ -186,7 +169,7 @@ def test_what_cannot_grow_is_refused(sources, corpus_folder, tmp_path):
     assert refused("gpt2").endswith(
         "has only 16 positions, which are not rotary; choose at most 16, or a model with rotary positions"
     )
-    assert "has only 16 positions; set model.rope to linear, dynamic, yarn, base or none" in refused("llama")
+    assert "has only 16 positions; set model.rope to linear, yarn, base or none" in refused("llama")
     assert "rope: base and rope_base go together" in refused("llama", rope="base")
     assert "rope: base and rope_base go together" in refused("llama", rope_base=1e6)
     assert "model.rope_factor is 2.0" in refused("llama", rope="none", rope_factor=2)

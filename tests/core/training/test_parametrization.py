@@ -95,10 +95,9 @@ def test_a_matrix_of_a_block_in_the_shape_of_the_head_is_no_head():
 
 
 def test_the_factors_of_the_pathway_and_of_further_heads():
-    found = scales("gpt2", 32, chunk_size=4, pooling="mlp", injection="projection")
+    found = scales("gpt2", 32, chunk_size=4, pooling="mlp")
     matrix, vector = Scale(2**-0.5, 0.5, epsilon=0.5), Scale(epsilon=0.5)
     assert found["context.layers.0.attn.c_attn.weight"] == found["context.pooling.inner.weight"] == matrix
-    assert found["context.gate.weight"] == matrix  # a stack of them
     assert scales("llama", 32, chunk_size=4)["context.gate.weight"] == vector  # one factor a channel
     norms = scales("llama", 32, chunk_size=4, injection="own_norms", predictor_norm=True)
     for norm in ("norm", "gate.state_norms.0", "gate.context_norms.0"):

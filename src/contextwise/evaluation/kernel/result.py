@@ -142,11 +142,7 @@ def results_of(folder: Path, measure: str | None = None) -> list[Result]:
 
 
 def finished(path: Path, key: str, overwrite: bool = False, result: type[Result] = Result) -> Result | None:
-    """The result at ``path`` if it answers the same question; None if the folder is free.
-
-    Raises:
-        ConfigError: the folder holds something else, and is not to be overwritten.
-    """
+    """The result at ``path`` if it answers the same question, None if the folder is free; else a ConfigError."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return None
     try:
@@ -173,11 +169,7 @@ def write_result(
     Args:
         files: name -> content: a :class:`pyarrow.Table` becomes ``NAME.parquet``, a list of rows ``NAME.jsonl``; text,
             bytes, and a dictionary (as JSON) are written to a file of exactly that name.
-        overwrite: replace a folder that is already there.
         held: this process holds ``path`` with :func:`~contextwise.base.files.exclusive` already.
-
-    Raises:
-        DataError: the disk is full, or the folder cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -277,7 +277,7 @@ class Subject:
 
         if not self.loaded:
             embeddings: Any = self.model.get_input_embeddings()
-            check_tokenizer(self.source, int(embeddings.weight.shape[0]), corpus)
+            check_tokenizer(self.source, corpus, int(embeddings.weight.shape[0]))
         elif len({corpus_tokenizer_hash(corpus.path), self.tokenizer_hash} - {None}) > 1:
             other = f"that in {self.origin}, where the loaded model comes from"
             if self._given_tokenizer is not None:
@@ -321,15 +321,8 @@ class Subject:
 def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":
     """A split of a prepared corpus; or texts, read with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
 
-    Args:
-        source: the model, or its subject. The tokenizer of a loaded model is that of the folder or the name on the Hub that it
-            was loaded from (``model.name_or_path``).
-        path: of a corpus; or texts as for :func:`contextwise.data.sources.open_source` (a file, a folder, a pattern,
-            ``paragraphs:FILE``), which become that split.
-
-    Raises:
-        DataError: it is neither, or the model has no tokenizer that could prepare the texts.
-        ConfigError: the model was given loaded, and was not loaded from a folder or a name.
+    The tokenizer of a loaded model is that of the folder or Hub name that it was loaded from (``model.name_or_path``). Texts
+    are named as for :func:`contextwise.data.sources.open_source`, and become that split.
     """
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import holds_corpus, is_corpus
@@ -379,11 +372,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
 
 
 def results_of_model(source: str, measures: Sequence[str]) -> list[Result]:
-    """The results of these measures of a run or model with its present weights; all of them for a run without a model.
-
-    Raises:
-        CheckpointError: there is no such model.
-    """
+    """The results of these measures of a run or model with its present weights; all of them for a run without a model."""
     subject = Subject(source)
     results = [result for result in results_of(subject.home) if result.measure in measures]
     if subject.run and not subject.run.model.exists():

@@ -159,9 +159,7 @@ def evaluation_table(
 ) -> Table:
     """Build a table of the measures of an evaluation; a figure per byte or word says if it leaves out documents.
 
-    Args:
-        measures: key in the summary -> name of its row.
-        known_only: omit unknown measures.
+    ``measures`` maps keys of the summary to names of rows.
     """
     rows: list[list[Any]] = []
     for key, name in measures.items():

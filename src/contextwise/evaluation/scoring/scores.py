@@ -106,9 +106,7 @@ class TotalsJson(TypedDict):
 def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
 
-    Args:
-        documents: as :func:`documents_table` makes it; measures of words or bytes are of the documents where these are known,
-            and None where their sum is zero.
+    Measures of words or bytes are of the documents where these are known, and None where their sum is zero.
     """
     nats = documents["nats"].to_numpy()
     sums: dict[str, int | None] = {}

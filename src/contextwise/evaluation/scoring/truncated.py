@@ -57,10 +57,8 @@ def power_of_two(limit: int) -> int:
 class TruncatedBatch:
     """Targets ``start`` to ``stop`` (not included), predicted by windows of ``context`` tokens.
 
-    Attributes:
-        nats: (stop - start,) float32, loss of each target.
-        features: (B, D) hidden states from which the targets are predicted, on the model's device and in its number format;
-            None if not requested.
+    ``nats`` are float32, (stop - start,). ``features``, (B, D), are the hidden states from which the targets are predicted, on
+    the model's device and in its number format, if requested.
     """
 
     context: int
@@ -73,16 +71,10 @@ class TruncatedBatch:
 def choose_targets(
     corpus: Documents, longest: int, samples: int, seed: int, limit: int | None = None, block: int = 1
 ) -> Targets:
-    """Draw targets uniformly from all tokens with at least ``longest`` tokens before them in their document.
+    """Draw ``samples`` targets without replacement from the tokens with at least ``longest`` before them in their document.
 
-    Args:
-        samples: number of targets to draw without replacement; if fewer are eligible, all of them are used.
-        limit: draw from the first documents only.
-        block: draw whole blocks of so many consecutive tokens, a power of two up to a 32nd of ``longest``, of which the last
-            has ``longest`` tokens before it; ``samples`` is rounded up to whole blocks.
-
-    Raises:
-        DataError: no document is long enough.
+    If fewer are eligible, all of them are used. ``block`` draws whole blocks of so many consecutive tokens, a power of two up
+    to a 32nd of ``longest``, of which the last has ``longest`` tokens before it; ``samples`` is rounded up to whole blocks.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     longest_document = int(lengths.max(initial=0))
@@ -115,23 +107,14 @@ def truncated_passes(
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
     All targets need the longest context before them (:func:`choose_targets`), or the last of their block does; then they are
-    predicted in bands.
-
-    The vocabulary head is applied to the predicted positions only. The model is scored on the device where it is, in evaluation
-    mode; its training mode is restored at the end.
+    predicted in bands. The vocabulary head is applied to the predicted positions only.
 
     Args:
-        model: any causal language model of transformers.
         start: id of a token to put before every window, which takes a position; None for none.
         batch_tokens: maximum number of tokens of a batch; fewer if the logits would be too large.
         features: ``last``, the input of the vocabulary head, or a number i, the input of block i (0: the embeddings; as in
             transformers' ``hidden_states``, the number after the last block is the input of the head); None for losses only.
         done: context -> number of targets that are already done; they are skipped.
-
-    Raises:
-        ConfigError: the model has too few positions, or no such layer, or features of blocks were requested.
-        DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: a loss or a feature is not finite, or the model returns no hidden states.
     """
     before = [] if start is None else [start]
     limit, longest = positions(model.config), max(contexts)

@@ -30,7 +30,7 @@ from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.kernel.work import Work
 from contextwise.evaluation.scoring.scores import Scores
 from contextwise.models import token_losses
-from contextwise.models.losses import IGNORED
+from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
@@ -117,9 +117,6 @@ def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: b
     """Cut documents with ``targets`` (documents,) targets each into windows, in the order of the documents.
 
     With ``full_windows`` every window of a document with more than ``context`` targets has ``context`` positions.
-
-    Raises:
-        ConfigError: ``context`` is not positive, or ``stride`` is not between 1 and ``context``.
     """
     if context < 1:
         raise ConfigError(f"the context is {context} tokens; it must be at least 1")
@@ -158,15 +155,13 @@ def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.in
 @contextlib.contextmanager
 def evaluating(model: PreTrainedModel) -> Iterator[None]:
     """Set a model's evaluation mode, in which an input's frequencies depend on it alone, and restore its mode on exit."""
-    was_training = model.training
-    model.eval()
     handles = forget_lengths(model)
     try:
-        yield
+        with evaluation_mode(model):
+            yield
     finally:
         for handle in handles:
             handle.remove()
-        model.train(was_training)
 
 
 def score_documents(
@@ -183,12 +178,11 @@ def score_documents(
     work: Work | None = None,
     part: str = "scores",
 ) -> Scores:
-    """Score every token of the corpus (of its first ``limit`` documents, if given).
+    """Score every token of the corpus (of its first ``limit`` documents, if given) with the model in evaluation mode.
 
     The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
 
     Args:
-        model: a causal language model; scored on the device where it is, in evaluation mode.
         context: positions of a window, end-of-text included.
         stride: positions between the starts of consecutive windows, 1 to ``context``.
         full_windows: let the last window of a document reach back to ``context`` positions.
@@ -196,12 +190,6 @@ def score_documents(
         on_progress: called with the number of targets scored, after each batch.
         further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
         work: keeps the finished part, under the name ``part``; a later call resumes it.
-
-    Raises:
-        ConfigError: ``context`` or ``stride`` is out of range.
-        DataError: the corpus has nothing to score, or a token id is beyond the model's vocabulary.
-        CheckpointError: a loss is not finite.
-        Interrupted: the process received a request to stop.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
@@ -250,10 +238,6 @@ def window_losses(
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
 
     ``further`` are further inputs of the model, one row per window.
-
-    Raises:
-        DataError: a token id is beyond the model's vocabulary.
-        CheckpointError: a loss is not finite.
     """
     form, end, read = prompt_form(model.config), corpus.end_of_text, []
     for window in rows:

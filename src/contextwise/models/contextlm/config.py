@@ -24,8 +24,8 @@ class ContextLMConfig(ComposedConfig):
         injection: ``gate`` (``h + g * c`` with one learned factor per channel, zero-initialized, so that the model starts
             identical to its backbone), ``add`` (``h + c``, as the paper prints it), ``paper`` (that of its authors' code for
             this family of backbones: ``shared_norm`` for GPT-2, ``add`` for others), or one of ``shared_norm``, ``own_norms``,
-            ``normed_gate``, ``scalar_gate``, ``norm_gate``, ``projection``, ``norm_add`` (see
-            :mod:`contextwise.models.contextlm.layers`). The configuration keeps the form that ``paper`` stands for.
+            ``normed_gate`` (see :mod:`contextwise.models.contextlm.layers`). The configuration keeps the form that ``paper``
+            stands for.
         injection_layer: number of backbone layers in the token encoder; 0 is the embedding alone (the paper's "0/12").
         inject_every_layer: add the context before every layer of the token decoder, with a separate gate for each,
             instead of before the first layer only.

@@ -4,10 +4,10 @@ Poolings map the w token vectors of a chunk to its context vector, (..., w, D) -
 names four forms and prints the loss of each (they differ by 0.005 nats at most), but not their equations; each class
 implements the usual meaning of the name, as its docstring describes. The mean, the default, has no parameters.
 
-Injections merge h with contexts (..., D) before one of n layers (ContextLM, Section 2.2.3, Eq. 5). The gated forms and the
-projection are zero-initialized: unless h passes a norm, the model then starts identical to its backbone. The paper prints plain
-addition; small models stall with it, because a context accumulates the gradient of w tokens, grows first, and dominates the
-token in the next norm. Norms of both summands give them one scale.
+Injections merge h with contexts (..., D) before one of n layers (ContextLM, Section 2.2.3, Eq. 5). Gates are
+zero-initialized: unless h passes a norm, the model then starts identical to its backbone. The paper prints plain addition;
+small models stall with it, because a context accumulates the gradient of w tokens, grows first, and dominates the token in
+the next norm. Norms of both summands give them one scale.
 """
 
 from collections.abc import Callable
@@ -118,54 +118,15 @@ class PlainAddition(Injection):
     """``h + c``: the paper's element-wise addition, as printed."""
 
 
-class WeightedInjection(Injection):
-    """Base class of the injections with a ``weight``, initialized to ``initial``."""
-
-    initial = 0.0
+class Gate(Injection):
+    """``h + g * c``: one learned factor per channel, zero-initialized. (n, D) parameters."""
 
     def __init__(self, layers: int, width: int, new_norm: Callable[[], nn.Module]) -> None:
         super().__init__(layers, width, new_norm)
-        self.weight = nn.Parameter(torch.full(self.shape(layers, width), self.initial))
-
-    def shape(self, layers: int, width: int) -> tuple[int, ...]:
-        return layers, width
-
-
-class Gate(WeightedInjection):
-    """``h + g * c``: one learned factor per channel, zero-initialized. (n, D) parameters."""
+        self.weight = nn.Parameter(torch.zeros(layers, width))
 
     def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
         return context * self.weight[layer]
-
-
-class ScalarGate(Gate):
-    """``h + g * c`` with one factor for all channels, zero-initialized. (n, 1) parameters."""
-
-    def shape(self, layers: int, width: int) -> tuple[int, ...]:
-        return layers, 1
-
-
-class NormGate(Gate):
-    """``h + g * rms(c)``: a gate on the context scaled to root mean square 1."""
-
-    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
-        return functional.rms_norm(context, context.shape[-1:]) * self.weight[layer]
-
-
-class NormAddition(NormGate):
-    """``h + g * rms(c)`` with factors initialized to 0.02, the scale of a new embedding."""
-
-    initial = 0.02
-
-
-class Projection(WeightedInjection):
-    """``h + W c`` with one matrix per injected layer, zero-initialized. (n, D, D) parameters."""
-
-    def shape(self, layers: int, width: int) -> tuple[int, ...]:
-        return layers, width, width
-
-    def forward(self, context: Tensor, layer: int, norm: Norm) -> Tensor:
-        return functional.linear(context, self.weight[layer])
 
 
 class NormedGate(Gate):
@@ -212,11 +173,7 @@ POOLINGS: dict[str, type[nn.Module]] = {
 }
 INJECTIONS: dict[str, type[Injection]] = {
     "gate": Gate,
-    "scalar_gate": ScalarGate,
-    "norm_gate": NormGate,
-    "projection": Projection,
     "add": PlainAddition,
-    "norm_add": NormAddition,
     "normed_gate": NormedGate,
     "own_norms": OwnNorms,
     "shared_norm": SharedNorm,

@@ -25,7 +25,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, Decoded, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import StaticContextState, context_state, refuse_right_padding, static_inputs
 from contextwise.models.contextlm.config import ContextLMConfig
-from contextwise.models.contextlm.layers import WeightedInjection
+from contextwise.models.contextlm.layers import Gate
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
 from contextwise.models.families import initialize_module
 from contextwise.models.masks import all_real
@@ -83,9 +83,9 @@ class ContextLMForCausalLM(ComposedForCausalLM):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize gates to their initial value, and the predictor's blocks as the backbone initializes its blocks."""
-        if isinstance(module, WeightedInjection):
-            init.constant_(module.weight, module.initial)
+        """Initialize gates to zero, and the predictor's blocks as the backbone initializes its blocks."""
+        if isinstance(module, Gate):
+            init.zeros_(module.weight)
         else:
             initialize_module(self.backbone, module)
 

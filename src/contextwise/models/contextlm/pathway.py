@@ -55,7 +55,6 @@ class ChunkLayout:
         # Ends are at least w tokens apart. Reading the exact number would wait for an accelerator.
         exact = readable_without_sync(latest_BT)
         most = int(latest_BT[:, -1].max()) if exact else -(-latest_BT.shape[1] // chunk_size)
-        most += torch.compiler.is_exporting()  # so that one graph serves all lengths: there are never fewer than two
         # Scatter each end to its rank; positions that end no chunk go to an extra column, which is dropped.
         column_BT = torch.where(is_end_BT, latest_BT - 1, most)
         ends_BK = index_BT.new_zeros(index_BT.shape[0], most + 1).scatter_(1, column_BT, index_BT)[:, :most]
@@ -140,14 +139,10 @@ class ContextPathway(nn.Module):
         return c_BKD if self.norm is None else self.norm(c_BKD)
 
     def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-        """The predictor's mask for the backbone's attention implementation, and further arguments of its blocks.
+        """The predictor's mask, from ``allowed`` (B, 1, K, P), for the attention implementation, and further arguments.
 
-        Args:
-            allowed: (B, 1, K, P), from :func:`chunk_attention`.
-            number_BK: number of each chunk in its document, 0 for no chunk.
-
-        Raises:
-            ConfigError: there are several new chunks beside earlier ones, and the implementation is flash attention.
+        ``number_BK`` is the number of each chunk in its document, 0 for no chunk. A ConfigError for flash attention with
+        several new chunks beside earlier ones.
         """
         config, (queries, keys) = self.backbone_config, allowed.shape[2:]
         if not is_flash_attention_requested(config):
@@ -167,11 +162,7 @@ class ContextPathway(nn.Module):
         w = self.chunk_size
         count = length // w
         first = initial_context(h_BTD[:, :1], self.initial_context)
-        if torch.compiler.is_exporting():
-            # One graph for all lengths: two more chunks, which no position reads, so that there are never fewer than two.
-            count += 2
-            h_BTD = nn.functional.pad(h_BTD, (0, 0, 0, count * w - length))
-        elif count == 0:
+        if count == 0:
             return EvenContexts(first, length)
         c_BKD = self.pooling(h_BTD[:, : count * w].reshape(rows, count, w, width))
         positions = torch.arange(0, count * w, w, device=h_BTD.device)[None]
@@ -196,8 +187,7 @@ class ContextPathway(nn.Module):
     ) -> Contexts:
         """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given.
 
-        Args:
-            consecutive: each row is one document without padding, so that its positions need not be read.
+        ``consecutive``: each row is one document without padding, so that its positions need not be read.
         """
         rows, _, width = h_BTD.shape
         w = self.chunk_size

@@ -1,9 +1,63 @@
-"""A stock decoder with a norm behind its embedding."""
+"""A stock decoder with a norm behind its embedding: of the class of its final norm, applied to the input of the first block.
 
-from contextwise.models.embedding_norm.modeling import (
-    EmbeddingNormConfig,
-    EmbeddingNormForCausalLM,
-    with_embedding_norm,
-)
+It is the control for models that normalize what their blocks read, such as ContextLM with ``own_norms``. The norm is a part of
+every composition around a stock configuration with the mark ``embedding_norm``; this one adds nothing else.
+"""
 
-__all__ = ["EmbeddingNormConfig", "EmbeddingNormForCausalLM", "with_embedding_norm"]
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from contextwise.models.composition import ComposedConfig, ComposedForCausalLM
+from contextwise.models.families import initialize_module
+
+
+class EmbeddingNormConfig(ComposedConfig):
+    """Configuration of :class:`EmbeddingNormForCausalLM`.
+
+    Args:
+        backbone_config: configuration of the stock decoder (a transformers config, or its dictionary), which gets the mark
+            ``embedding_norm``.
+    """
+
+    model_type = "embedding_norm"
+
+    def __init__(self, backbone_config: PreTrainedConfig | dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self._take_backbone(backbone_config, kwargs)
+        self.backbone_config = copy.deepcopy(self.backbone_config)  # the caller's has no mark
+        self.backbone_config.embedding_norm = True
+        super().__init__(**kwargs)
+
+
+class EmbeddingNormForCausalLM(ComposedForCausalLM):
+    """A stock decoder with a norm behind its embedding.
+
+    Attributes:
+        backbone: the stock base model.
+        embedding_norm: the norm of what enters its first block; of GPT-2, of the sum of token and position embedding.
+        lm_head: the vocabulary head, tied to the embedding if the backbone's configuration ties it.
+    """
+
+    config: EmbeddingNormConfig
+
+    def __init__(self, config: EmbeddingNormConfig) -> None:
+        super().__init__(config)
+        self._make_backbone()
+        self._make_head()
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        initialize_module(self.backbone, module)
+
+    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
+        """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
+        return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
+
+
+def with_embedding_norm(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration itself, or that of a model with an embedding norm if it has the mark ``embedding_norm``."""
+    return EmbeddingNormConfig(config) if getattr(config, "embedding_norm", False) else config

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from contextwise.base.progress import say
-from contextwise.models.embedding_norm.modeling import EmbeddingNormConfig, EmbeddingNormForCausalLM
+from contextwise.models.embedding_norm import EmbeddingNormConfig, EmbeddingNormForCausalLM
 from contextwise.models.families import new_stock_model
 from contextwise.models.spec import ModelSpec, register_model
 

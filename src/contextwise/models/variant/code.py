@@ -6,27 +6,23 @@ reads that copy, so that an edit of the file while it trains changes nothing. Th
 reading: it is run only if the same bytes were named on this machine.
 """
 
-import ast
 import contextlib
 import hashlib
 import re
 import sys
 import traceback
-import unicodedata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, misspelt, one_line
+from contextwise.base.errors import CheckpointError, ConfigError, misspelt, one_line
 from contextwise.base.files import expanded
 from contextwise.base.hashes import cache_folder
 from contextwise.base.progress import say_once
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
-DYNAMIC = {"globals", "locals", "vars", "exec", "eval", "setattr", "__dict__", "__getattr__"}
-"""With these a file may define names that it does not spell out."""
 _CODE: dict[str, bytes] = {}
 _MODULES: dict[str, ModuleType] = {}
 
@@ -53,20 +49,6 @@ def read_code(file: str | Path) -> bytes:
     except OSError as error:
         fix = f"give the path of a Python file{misspelt(expanded(file))}"
         raise ConfigError(f"the variant's file {file} cannot be read ({error.strerror}); {fix}") from None
-
-
-def check_defined(code: bytes, file: str, name: str) -> None:
-    """Refuse a file that is no Python, or that surely defines no ``name``; the code is not run, which takes torch."""
-    try:
-        tree = ast.parse(code, file)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConfigError(f"the variant's file {file} is not Python: {one_line(error)}") from None
-    used = {getattr(each, part, None) for each in ast.walk(tree) for part in ("id", "attr", "name", "asname")}
-    if not used & {unicodedata.normalize("NFKC", name), "*", *DYNAMIC}:
-        kinds = ast.ClassDef, ast.FunctionDef
-        own = [each.name for each in tree.body if isinstance(each, kinds) and not each.name.startswith("_")]
-        hint = did_you_mean(name, own) if own else f"define {name!r} there"
-        raise ConfigError(f"the file {file} has no class and no function {name!r}; {hint}")
 
 
 def digest(code: bytes) -> str:
@@ -119,12 +101,7 @@ def known_code(sha256: str, file: str) -> bytes:
 
 
 def run_code(sha256: str, file: str) -> ModuleType:
-    """The module of a variant's code; it is run once in a process.
-
-    Raises:
-        ConfigError: the code fails.
-        CheckpointError: it was not named on this machine.
-    """
+    """The module of a variant's code, which must have been named on this machine; it is run once in a process."""
     if sha256 not in _MODULES:
         module = ModuleType(f"contextwise_variant_{sha256[:16]}")
         module.__file__ = file

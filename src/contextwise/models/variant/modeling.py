@@ -18,18 +18,16 @@ from contextwise.base.errors import ConfigError, ContextwiseError, did_you_mean
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.losses import final_hidden_states
+from contextwise.models.losses import evaluation_mode, final_hidden_states
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, reason, run_code
 
 
 class VariantConfig(ComposedConfig):
-    """Configuration of :class:`VariantForCausalLM`.
+    """Configuration of :class:`VariantForCausalLM`: the stock model that it starts from, and the user's code.
 
-    Args:
-        backbone_config: configuration of the stock model that the variant starts from.
-        file: name of the Python file; ``name``: of the class or function in it; ``options``: its keyword arguments.
-        sha256: of the file's content, by which the code is found.
+    ``file`` and ``name`` are those of the Python file and of the class or function in it, ``options`` its keyword arguments;
+    the code is found by ``sha256``, of the file's content.
     """
 
     model_type = "variant"
@@ -56,12 +54,8 @@ class VariantConfig(ComposedConfig):
 class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     """A variant of the user's own around or in place of a stock model.
 
-    Attributes:
-        model: the causal language model; all calls are passed on to it.
-        part: the losses of training alone, or None: the model is then that of the user's class or function.
-
-    Raises:
-        ConfigError: the name is not in the file or is of another kind; an option is unknown; the user's code fails.
+    All calls are passed on to the causal language model ``model``. ``part`` has the losses of training alone, or is None: the
+    model is then that of the user's class or function.
     """
 
     config_class = VariantConfig
@@ -260,17 +254,13 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     def reads_cache(self) -> bool:
         """Whether a token behind a cache has the logits that it has in the whole text, as far as eight tokens show."""
         ids_1T = torch.arange(1, 9, device=self.device)[None] % self.config.vocab_size
-        training = self.training
-        self.eval()
         try:
-            with torch.no_grad():
+            with evaluation_mode(self), torch.no_grad():
                 whole_V = self(ids_1T).logits[0, -1]
                 known = self(ids_1T[:, :-1], use_cache=True).past_key_values
                 last_V = self(ids_1T[:, -1:], past_key_values=known, use_cache=True).logits[0, -1]
         except Exception:  # of the user's code, which need not know a cache
             return False
-        finally:
-            self.train(training)
         rounding = math.sqrt(torch.finfo(whole_V.dtype).eps) * whole_V.abs().max()
         return bool((whole_V - last_V).abs().max() <= rounding)
 

@@ -4,13 +4,12 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from contextwise.base.errors import ConfigError, ContextwiseError
+from contextwise.base.errors import ConfigError
 from contextwise.base.progress import say_once
-from contextwise.models.counting import step_flops
-from contextwise.models.losses import IGNORED
-from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, register_model
+from contextwise.models.counting import counted_flops, step_flops
+from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, labelled_losses, losses_of_logits, register_model
 from contextwise.models.variant.code import reason
 from contextwise.models.variant.modeling import VariantConfig, VariantForCausalLM
 
@@ -24,36 +23,16 @@ class VariantSpec(ModelSpec):
         The matrix products and convolutions of forward and backward pass are counted, those of all losses among them. A stock
         model has the same number as by :meth:`ModelSpec.flops_per_example`.
         """
-        counted: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
-        if inputs not in counted:
-            counted[inputs] = self._step_flops(model, inputs)
-        return counted[inputs] - inputs * self.flops_per_target(model.config)
+        config = model.config
 
-    def _step_flops(self, model: VariantForCausalLM, length: int) -> float:
-        """Operations of the forward and backward pass of one row of ``length`` tokens.
+        def again() -> float:
+            return self._counted(VariantForCausalLM(copy.deepcopy(config)), inputs)
 
-        Code that reads values of tensors cannot run on the meta device, so it is counted on the CPU.
+        def failure(error: Exception) -> str:
+            return f"{config.source} fails in a training step of {inputs} tokens: {reason(error, config.file)}"
 
-        Raises:
-            ConfigError: the step fails.
-        """
-        try:
-            return self._counted(model, length)
-        except ContextwiseError:
-            raise
-        except Exception:
-            pass
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-            model = VariantForCausalLM(copy.deepcopy(model.config))
-            try:
-                return self._counted(model, length)
-            except ContextwiseError:
-                raise
-            except Exception as error:
-                why = reason(error, model.config.file)
-                raise ConfigError(
-                    f"{model.config.source} fails in a training step of {length} tokens: {why}"
-                ) from error
+        counted = counted_flops(model, inputs, lambda: self._counted(model, inputs), again, failure)
+        return counted - inputs * self.flops_per_target(config)
 
     def _counted(self, model: VariantForCausalLM, length: int) -> float:
         tokens = torch.zeros((1, length), dtype=torch.long, device=model.device)
@@ -111,7 +90,7 @@ def _next_token_losses(
         if not (model.training and model.reads_logits):
             return hidden_BTD, None, labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
         logits = head(hidden_BTD)
-        return hidden_BTD, logits, _loss_of(logits, labels)
+        return hidden_BTD, logits, losses_of_logits(logits, labels)
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     try:
@@ -126,15 +105,7 @@ def _next_token_losses(
             f"{model.config.source} is no causal language model: its output has logits of shape {shape}, which should be "
             f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {vocabulary})"
         )
-    return seen[-1] if seen else logits, logits, _loss_of(logits, labels)
-
-
-def _loss_of(logits_BTV: Tensor, labels: Tensor) -> Losses:
-    """The next-token loss of logits."""
-    total = nn.functional.cross_entropy(
-        logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+    return seen[-1] if seen else logits, logits, losses_of_logits(logits, labels)
 
 
 register_model(VariantConfig, VariantForCausalLM, VariantSpec(VariantForCausalLM))

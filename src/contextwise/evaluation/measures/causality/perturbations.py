@@ -27,6 +27,7 @@ from contextwise.evaluation.measures.causality.effects import (
     Causality,
     Effect,
 )
+from contextwise.models.losses import evaluation_mode
 from contextwise.models.variant.modeling import VariantForCausalLM
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 3e-2}
@@ -73,10 +74,7 @@ class Case(NamedTuple):
 
 
 class Rows:
-    """A model in evaluation mode, and the rows of random tokens on which it is measured.
-
-    The arguments are those of :func:`measure_causality`; raises ConfigError as it does.
-    """
+    """A model in evaluation mode, and the rows of random tokens on which it is measured (:func:`measure_causality`)."""
 
     def __init__(
         self, model: Any, lengths: Sequence[int] | None, chunk_size: int | None, tolerance: float | None, seed: int
@@ -405,7 +403,7 @@ def measure_causality(
         raise ConfigError(f"{name} is an encoder-decoder; give a decoder-only causal language model")
     if packed is None:
         packed = any(is_ours(type(module).__module__) for module in model.modules())
-    with _evaluation_mode(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
+    with _open_gates(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows = Rows(model, lengths, chunk_size, tolerance, seed)
         effects = tuple(_effect(check, rows, packed) for check in checks)
     return Causality(name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
@@ -431,27 +429,23 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
 
 
 @contextmanager
-def _evaluation_mode(model: Any, seed: int) -> Iterator[bool]:
+def _open_gates(model: Any, seed: int) -> Iterator[bool]:
     """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
     A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training. In a
     variant of the user's own any weight that is zero may be a gate.
     """
-    modes = {module: module.training for module in model.modules()}
     gate = getattr(getattr(model, "context", None), "gate", None)
     gate = model.model if isinstance(model, VariantForCausalLM) else gate
     named = gate.named_parameters() if isinstance(gate, torch.nn.Module) else ()
     closed = [p for name, p in named if not name.endswith("bias") and not p.any()]
     weights = [parameter.data for parameter in closed]
     generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices={p.device for p in model.parameters() if p.is_cuda}):
+    with evaluation_mode(model):
         try:
-            model.eval()
             for parameter in closed:
                 parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter)
             yield bool(closed)
         finally:
             for parameter, weight in zip(closed, weights, strict=True):
                 parameter.data = weight
-            for module, mode in modes.items():
-                module.training = mode

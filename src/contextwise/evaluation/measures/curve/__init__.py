@@ -64,7 +64,7 @@ class CurveResult(Result):
 
     @cached_property
     def curve(self) -> "pa.Table":
-        """One row for each number of visible tokens: ``visible``, ``loss``, ``low``, ``high``, ``targets``."""
+        """One row for each number of visible tokens: ``visible``, ``loss``, ``targets``."""
         return self.table_of("curve")
 
     @cached_property
@@ -196,7 +196,7 @@ class Curve(Measure):
             "trained_context": trained,
             "rope_factor": factor,
             "documents": len(sums.documents),
-            "targets": int(sums.targets.sum()),
+            "targets": int(sums.targets) * len(sums.visible),
             "bins": bins,
             "measures": measures,
         }

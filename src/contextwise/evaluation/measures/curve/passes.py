@@ -1,6 +1,6 @@
 """The two scoring passes of a curve, which can be stopped and resumed: running windows, and the same targets at each context.
 
-Each leaves sums, from which the contextwise loss curve and the intervals of all its readings are made.
+Each leaves sums, from which the contextwise loss curve and its readings are made.
 
 Legend of shapes: D documents, K bins of visible tokens, P numbers of visible tokens, T positions of a window, N targets.
 """
@@ -13,7 +13,6 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import DataError
-from contextwise.base.intervals import effective_freedom, student_t
 from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
@@ -55,50 +54,31 @@ class Tail:
     targets: np.ndarray
 
 
+@dataclass(frozen=True)
 class CurveSums:
-    """Result of a scoring pass: s_d nats of document d at each number of visible tokens, and n_d targets.
+    """Result of a scoring pass.
 
-    Args:
-        visible: (P,) numbers of visible tokens; of a band, the mean.
-        nats, squares, crossed: (P,) Σ s_d, Σ w_d s_d² and Σ w_d s_d n_d (:func:`jackknife_weights`).
-        sizes: (D,) n_d.
+    Attributes:
+        visible, loss: (P,) numbers of visible tokens, of a band the mean; and the mean loss at each, in nats.
+        targets: number of targets at each.
         documents: (D,) index of each scored document in the corpus.
         bin_nats, bin_targets: (D, K) sums and counts.
         tail: of the training context; None for the same targets at each context.
-
-    Attributes:
-        loss, error, targets: (P,) mean loss at each, in nats; its standard error over documents, by the jackknife, NaN with
-            one document; and the number of targets.
     """
 
-    def __init__(
-        self,
-        visible: np.ndarray,
-        nats: np.ndarray,
-        squares: np.ndarray,
-        crossed: np.ndarray,
-        sizes: np.ndarray,
-        documents: np.ndarray,
-        bins: Bins,
-        bin_nats: np.ndarray,
-        bin_targets: np.ndarray,
-        tail: Tail | None = None,
-    ) -> None:
-        self.visible, self.documents = visible, documents
-        self.bins, self.bin_nats, self.bin_targets, self.tail = bins, bin_nats, bin_targets, tail
-        self.targets = np.full(len(visible), sizes.sum(), dtype=np.int64)
-        self.loss = nats / sizes.sum()
-        self.error = np.full_like(self.loss, np.nan)
-        if (count := len(sizes)) > 1:
-            residuals = squares - 2 * self.loss * crossed + self.loss**2 * (jackknife_weights(sizes) * sizes**2).sum()
-            self.error = np.sqrt(np.maximum(0, residuals) * (count - 1) / count)
+    visible: np.ndarray
+    loss: np.ndarray
+    targets: int
+    documents: np.ndarray
+    bins: Bins
+    bin_nats: np.ndarray
+    bin_targets: np.ndarray
+    tail: Tail | None = None
 
     def curve_table(self) -> pa.Table:
-        """Loss at each number of visible tokens, with its 95% interval (Student's t over documents), null for one document."""
-        reach = student_t(effective_freedom(self.bin_targets.sum(1))) * self.error
-        low, high = (pa.array(end, mask=np.isnan(end)) for end in (self.loss - reach, self.loss + reach))
-        columns = {"visible": self.visible, "loss": self.loss, "low": low, "high": high}
-        return pa.table(columns | {"targets": self.targets})
+        """Loss at each number of visible tokens."""
+        targets = np.full(len(self.visible), self.targets, dtype=np.int64)
+        return pa.table({"visible": self.visible, "loss": self.loss, "targets": targets})
 
     def documents_table(self) -> pa.Table:
         """Sums of each document in each bin, and in the last tenth, from which intervals over documents are made."""
@@ -115,15 +95,6 @@ class CurveSums:
         return pa.table(columns)
 
 
-def jackknife_weights(sizes: np.ndarray) -> np.ndarray:
-    """w_d = 1 / (Σ n - n_d)²: without document d a ratio L of sums changes by (L n_d - s_d) √w_d; zeros for one document.
-
-    So Σ w_d (s_d - L n_d)², which the jackknife sums, follows from sums that need no document twice.
-    """
-    left = (sizes.sum() - sizes).astype(float)
-    return np.divide(1.0, left**2, out=np.zeros_like(left), where=left > 0)
-
-
 class RunningSums:
     """Sums over windows that are added in the order of their documents (windows,); the state is a dictionary of arrays.
 
@@ -133,10 +104,9 @@ class RunningSums:
     def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
         self.bins, self.tail, self.context = Bins.logarithmic(context), tail, context
         self.documents, self.row_of, self.windows = np.unique(documents, return_inverse=True, return_counts=True)
-        self.weights, count = jackknife_weights(self.windows), len(self.documents)
-        self.state = {n: np.zeros(context) for n in ("position_nats", "squares", "crossed", "current")}
-        self.state |= {"bin_nats": np.zeros((count, len(self.bins))), "tail_nats": np.zeros(count)}
-        self.state["done"] = np.zeros((), dtype=np.int64)
+        count = len(self.documents)
+        self.state = {"position_nats": np.zeros(context), "bin_nats": np.zeros((count, len(self.bins)))}
+        self.state |= {"tail_nats": np.zeros(count), "done": np.zeros((), dtype=np.int64)}
 
     @property
     def done(self) -> int:
@@ -147,38 +117,23 @@ class RunningSums:
         """Add the losses of the next window."""
         nats_T, row, state = nats_T.astype(np.float64), self.row_of[self.done], self.state
         state["position_nats"] += nats_T
-        state["current"] += nats_T
         state["bin_nats"][row] += np.add.reduceat(nats_T, self.bins.low - 1)
         state["tail_nats"][row] += nats_T[self.tail[0] - 1 : self.tail[1]].sum()
         state["done"] += 1
-        if self.done == len(self.row_of) or self.row_of[self.done] != row:  # the document's last window
-            state["squares"] += self.weights[row] * state["current"] ** 2
-            state["crossed"] += self.weights[row] * state["current"] * self.windows[row]
-            state["current"][:] = 0
 
     def finish(self) -> CurveSums:
         """The sums, once all windows were added."""
         state, (low, high), windows = self.state, self.tail, self.windows
         tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
-        nats, squares, crossed = (state[name] for name in ("position_nats", "squares", "crossed"))
-        sums = (np.arange(1.0, self.context + 1), nats, squares, crossed, windows)
+        visible, loss, targets = np.arange(1.0, self.context + 1), state["position_nats"] / windows.sum(), windows.sum()
         bin_targets = windows[:, None] * (self.bins.high - self.bins.low + 1)
-        return CurveSums(*sums, self.documents, self.bins, state["bin_nats"], bin_targets, tail)
+        return CurveSums(visible, loss, targets, self.documents, self.bins, state["bin_nats"], bin_targets, tail)
 
 
 def running_pass(
     model: PreTrainedModel, corpus: Documents, plan: Plan, trained: int | None, work: Work, *, batch_tokens: int
 ) -> CurveSums:
-    """Score whole windows, each position with the tokens before it in its window.
-
-    Args:
-        plan: windows of one length (:func:`whole_windows`).
-        trained: training context, for the last tenth of it.
-
-    Raises:
-        DataError, CheckpointError: as :func:`~contextwise.evaluation.scoring.windows.window_losses`.
-        Interrupted: the process received a request to stop; the finished part is kept.
-    """
+    """Score :func:`whole_windows`, each position with the tokens before it; ``trained`` is the training context."""
     context, total = int(plan.length[0]), len(plan.document)
     sums = RunningSums(plan.document, context, last_tenth(context, trained))
     saved = work.resumed(PART, sums.state)
@@ -210,7 +165,7 @@ def truncated_pass(
 ) -> CurveSums:
     """Score the same targets at each of the ascending contexts C, only the nearest tokens visible, alone or in bands.
 
-    ``start`` is the id of a token before every window, which does not count as visible. Raises as :func:`running_pass` does.
+    ``start`` is the id of a token before every window, which does not count as visible.
     """
     count, total = len(targets), len(targets) * len(contexts)
     nats_CN, done_C = np.zeros((len(contexts), count), np.float32), np.zeros(len(contexts), np.int64)
@@ -235,13 +190,9 @@ def truncated_pass(
                 work.checkpoint(PART, lambda: {"nats": nats_CN, "done": done_C}, where)
     documents, row_of, sizes = np.unique(targets.document, return_inverse=True, return_counts=True)
     sums_CD = np.stack([np.bincount(row_of, weights=nats, minlength=len(documents)) for nats in nats_CN])
-    weights = jackknife_weights(sizes)
-    sums = sums_CD.sum(1), (sums_CD**2) @ weights, sums_CD @ (weights * sizes)
     high, band = np.array(contexts, dtype=np.int64), np.array([targets.band(context) for context in contexts])
-    bin_targets = np.tile(sizes[:, None], len(contexts))
-    return CurveSums(
-        high - (band - 1) / 2, *sums, sizes, documents, Bins(high - band + 1, high), sums_CD.T, bin_targets
-    )
+    visible, loss, bins = high - (band - 1) / 2, sums_CD.sum(1) / count, Bins(high - band + 1, high)
+    return CurveSums(visible, loss, count, documents, bins, sums_CD.T, np.tile(sizes[:, None], len(contexts)))
 
 
 def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> Plan:
@@ -249,10 +200,6 @@ def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> 
 
     Position t of a window (from 1) predicts the token after t visible ones. Where the corpus has an end-of-text token, each
     document begins with it, and it counts as visible.
-
-    Raises:
-        ConfigError: the context is not positive.
-        DataError: no document is long enough.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     targets = np.maximum(lengths - int(corpus.end_of_text is None), 0)
