@@ -61,20 +61,17 @@ NEAREST = 64
 class MaskSettings(SingleObjective):
     """Settings of the masked objectives: how tokens are chosen and masked (Devlin et al. 2019, Section 3.1).
 
-    Each token (with ``whole_words`` each word) is chosen independently with probability ``rate``, as in RoBERTa and
-    transformers. BERT's code shuffles a sequence's positions and takes the first round(rate * length): the same share, but a
-    fixed number for each sequence, so that its positions depend on each other; its paper says only "15% of all WordPiece tokens
-    in each sequence at random". Of the chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn
-    uniformly from all that are not special, and the rest stay; each token of a chosen word is treated separately, as in
-    BERT's code. Special tokens are never chosen. A short window may have no target.
+    Each token is chosen independently with probability ``rate``, as in RoBERTa and transformers. BERT's code shuffles a
+    sequence's positions and takes the first round(rate * length): the same share, but a fixed number for each sequence, so that
+    its positions depend on each other; its paper says only "15% of all WordPiece tokens in each sequence at random". Of the
+    chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn uniformly from all that are not special,
+    and the rest stay. Special tokens are never chosen. A short window may have no target.
     """
 
     kind: ClassVar[Kind] = "encoder"
     rate: float = Field(default=0.15, gt=0, lt=1, description="share of the tokens that are targets")
     mask_share: float = Field(default=0.8, ge=0, le=1, description="of the targets: replaced by the mask token")
     random_share: float = Field(default=0.1, ge=0, le=1, description="of the targets: replaced by a random token")
-    whole_words: bool = Field(default=False, description="choose words, not tokens")
-    static: bool = Field(default=False, description="the same draws in every epoch, as BERT's prepared data had")
 
     @model_validator(mode="after")
     def _shares(self) -> MaskSettings:
@@ -112,18 +109,11 @@ class Masking:
     def __init__(self, settings: MaskSettings, vocabulary: Vocabulary, mask: int) -> None:
         self.settings, self.mask = settings, mask
         self.special, self.ordinary = vocabulary.special, vocabulary.ordinary
-        tokenizer = vocabulary.tokenizer if settings.whole_words else None
-        self.text = TokenText(tokenizer) if tokenizer is not None else None
 
     def apply(self, ids: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Input and labels, (tokens,) each, of a sequence of token ids."""
         settings, n = self.settings, len(ids)
-        if self.text is None:
-            chosen = draw.random(n) < settings.rate
-        else:
-            words = self.text.words(ids)
-            chosen = (draw.random(int(words[-1]) + 1) < settings.rate)[words]
-        chosen &= ~np.isin(ids, self.special)
+        chosen = (draw.random(n) < settings.rate) & ~np.isin(ids, self.special)
         treatment = draw.random(n)
         random = self.ordinary[draw.integers(len(self.ordinary), size=n)]
         hidden = chosen & (treatment < settings.mask_share)
@@ -142,7 +132,7 @@ class MaskedExamples(WindowExamples):
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         item = self.window(index)
         ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
-        draw = generator(self.seed, 0 if self.masking.settings.static else epoch, index, "masked")
+        draw = generator(self.seed, epoch, index, "masked")
         inputs, labels = self.masking.apply(ids, draw)
         example = {"input_ids": inputs, "labels": labels, "window": item["window"]}
         if "position_ids" in item:
@@ -202,7 +192,7 @@ class SentenceOrder(SentencePairs):
 
 
 class PairExamples(Examples):
-    """Masked pairs, cut and drawn anew in each epoch (once, if ``static``).
+    """Masked pairs, cut and drawn anew in each epoch.
 
     Attributes:
         chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
@@ -233,7 +223,6 @@ class PairExamples(Examples):
 
     def _cut_documents(self, epoch: int) -> None:
         """Cut all documents into the chunks of an epoch."""
-        epoch = 0 if self.settings.static else epoch
         if epoch == self._epoch:
             return
         draw = generator(self.seed, epoch, 0, f"{self.settings.name} chunks")

@@ -34,7 +34,7 @@ CASES = {
     "mixture": ("gpt2", MIXTURE),
     "masked": ("bert", "masked"),
     "next sentence": ("bert", "next_sentence"),
-    "sentence order": ("bert", {"name": "sentence_order", "whole_words": True}),
+    "sentence order": ("bert", "sentence_order"),
     "spans": ("t5", {"name": "spans", "sentinels": 20}),
     "ul2": ("t5", {"name": "ul2", "sentinels": 40}),
 }
