@@ -14,7 +14,7 @@ from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.training import load_recipe, train
 from contextwise.training.export import model_card, validation_loss
 from contextwise.training.inputs import TrainingInputs
-from contextwise_papers.objectives.embedding.embedder import Embedder, load_text_model
+from contextwise_papers.objectives.embedding import Embedder, load_text_model
 from contextwise_papers.objectives.specs import contrastive_losses
 from objective_corpora import vocabulary
 from small import Memory, recipe_values
