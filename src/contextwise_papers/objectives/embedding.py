@@ -5,8 +5,6 @@ state at [CLS], which next-sentence prediction trains to summarize the input, an
 which is often better for models without such training. For a causal model a third way is the last token, the only one that
 depends on the whole text (Section 6.2.1). Without further training none of these is a semantic embedding (Section 6.2.2).
 
-:func:`last_states` computes the hidden states of encoders, decoders (also ContextLM) and the encoder of encoder-decoders.
-
 A text that is longer than the model's positions is truncated.
 
 Shapes: N texts, B texts of a batch, T positions, D channels.
@@ -52,11 +50,7 @@ def text_kind(config: PreTrainedConfig) -> Kind:
 def load_text_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
-    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`load_model`.
-
-    Raises:
-        CheckpointError: the model does not exist, is damaged or incomplete, or is not a text model.
-    """
+    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments and errors as for :func:`load_model`."""
     if text_kind(load_config(path_or_name)) == "decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
     # The pooler and the decoder are not used: folders without them are complete.
@@ -119,9 +113,6 @@ class Embedder:
 
     Attributes:
         was_cut: of each text so far, whether it was longer than ``max_tokens``.
-
-    Raises:
-        ConfigError: an option is out of range, or the pooling does not suit the model.
     """
 
     def __init__(
@@ -175,12 +166,7 @@ class Embedder:
 
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D).
-
-        Raises:
-            DataError: a text is empty, or has no tokens.
-            ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
-        """
+        """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D)."""
         left, mixed_up_to = iter(texts), same_frequencies_up_to(self.model)
         while group := list(islice(left, BATCHES_AT_ONCE * (self.batch_size or 64))):
             tokens = self.tokens(group)

@@ -97,7 +97,8 @@ class Forgetting:
         changes = [
             Change(
                 group.name,
-                *(difference_between(on, group.name, on.reference) for on in (on_old, on_new)),
+                difference_between(on_old, group.name, on_old.reference),
+                difference_between(on_new, group.name, on_new.reference),
                 _during(group),
             )
             for group in on_old.groups

@@ -1,31 +1,22 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
 The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
-lengths of the segments, not in where they begin and end, and for sentence order not in their words. Were a document's sentences
-interchangeable, both labels would have the same distribution. The steps:
+lengths of the segments, not in where they begin and end, and for sentence order not in their words. The steps:
 
-1. Every document is read once and cut into sentences (:mod:`contextwise_papers.objectives.text`).
-2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and
-   two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
-   its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved by number
-   of sentences, a draw giving the odd one to a side. A single sentence left at a document's end, and documents of one
-   sentence, make no pair. For sentence order a document's first and last sentence are left out: the first token (without the
-   space of all others) would name the segment that comes first, and an end such as "etc.", which is no border within a
-   text, the one that comes second.
-3. A and B get the same length before the label is drawn: half of the room (the odd token goes to either), or where a segment
-   is shorter, a random length below it, so that all segments are cut. White space at a segment's end does not count, because
-   a document's last sentence has none.
-4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way. A rest is
-   left out if with its segments swapped it would make a chunk and thus be cut otherwise.
-5. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
-   second, or of the second segment of a chunk of another document with the same label. That chunk is also whole or a rest, has
-   the same white space where its segments meet and as many sentences in the second, and is one of those nearest in length.
-   Where too few chunks of other documents are like that, the white space alone is the same, or the nearest chunk is taken.
-   Second segments of false pairs are exchanged among them, so that each is the B of one pair of the epoch, whatever its label.
-   True pairs have such a chunk too, for their lengths alone. So no document may have more than half of the chunks; surplus
-   ones are left out of the epoch. Where one has more than half of those with a label, some of the other label lend it their
-   second segments.
-6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
+1. In each epoch a document is cut into segments, each of as few whole sentences as have half of the room in a window. Two
+   consecutive segments are a chunk. One chunk in ten is shorter, as in BERT's data; a rest that is too short for two segments
+   is halved by number of sentences; a single sentence makes no pair. For sentence order a document's first and last sentence
+   are left out, whose ends look different from others.
+2. A and B get the same length before the label is drawn, so that all segments are cut. White space at a segment's end does
+   not count, because a document's last sentence has none.
+3. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped. A rest is left out if with its segments
+   swapped it would make a chunk and thus be cut otherwise.
+4. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
+   second, or of the second segment of a chunk of another document with the same label that is as like it as there is: whole or
+   a rest, in white space, sentences and length. These segments are exchanged, so that each is the B of one pair of the epoch,
+   whatever its label. So no document may have more than half of the chunks; surplus ones are left out of the epoch. Where one
+   has more than half of those with a label, some of the other label lend it their second segments.
+5. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
 """

@@ -3,10 +3,8 @@
 A token belongs to the sentence of its first visible character, white space to the sentence before it. So every sentence has
 a visible character, and every token belongs to a sentence.
 
-Sentences come from sentencex, of the Wikimedia Foundation: rules for some 300 languages, written in Rust, one wheel of about
-a megabyte without dependencies or downloads, and maintained; its borders are positions in the text. pysbd is abandoned and
-its regular expressions hang on some texts, NLTK's Punkt needs a download, spaCy's rules know no abbreviations, and
-blingfire's wheel has 42 MB.
+Sentences come from sentencex: rules for some 300 languages in one small wheel without downloads, with borders as positions in
+the text.
 """
 
 from __future__ import annotations

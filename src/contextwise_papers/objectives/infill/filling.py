@@ -28,7 +28,7 @@ from contextwise.models.rope import frequencies_for
 from contextwise.objectives import SpecialToken, build_objective
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement
-from contextwise_papers.objectives.spans import sentinel_tokens
+from contextwise_papers.objectives.spans import MODES, sentinel_tokens
 
 FillingObjective = Infilling | SpanCorruption | UL2
 _NOTHING = np.empty(0, dtype=np.int64)
@@ -88,9 +88,6 @@ class Infiller:
     Attributes:
         room: maximum number of tokens of prefix and suffix together.
         new_tokens: maximum number of tokens of a middle. In a decoder they share the positions of the prompt: at most half.
-
-    Raises:
-        ConfigError: the model was not trained to fill holes, or a setting is out of range.
     """
 
     def __init__(
@@ -246,9 +243,8 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
         )
     sentinels = [number for number in numbers if number is not None]
     # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
-    modes = (objective if isinstance(objective, UL2) else UL2()).modes
-    mode_tokens = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
-    mode = [number for number in ids([SpecialToken(text) for text in mode_tokens]) if number is not None][:1]
+    mode_tokens = [] if isinstance(objective, SpanCorruption) else [SpecialToken(MODES[name]) for name in "RXS"]
+    mode = [number for number in ids(mode_tokens) if number is not None][:1]
 
     def write(prefix: np.ndarray, suffix: np.ndarray) -> np.ndarray:
         parts = [mode, prefix, sentinels[:1], suffix, [end]]

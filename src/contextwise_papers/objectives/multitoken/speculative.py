@@ -8,11 +8,9 @@ Each step, for every row (Stern et al. 2018, Section 3; Gloeckle et al. 2024, Se
 3. Heads 2..n at the last accepted position propose the tokens after v_a.
 4. Remove the keys and values of the k - a rejected proposals.
 
-The rows of a batch go on together: a is the least number of accepted proposals among the unfinished rows.
-
-Where steps can be recorded (:mod:`contextwise.models.decoding`), all of a step is recorded over a static cache, and later steps
-run only its operations: forward pass, comparison, next proposals. Each row then accepts its own number of tokens; rejected
-tokens stay in the cache and are masked.
+The rows of a batch go on together: a is the least number of accepted proposals among the unfinished rows. Where steps can be
+recorded (:mod:`contextwise.models.decoding`), later steps run only the operations of the first, over a static cache, and each
+row accepts its own number of tokens.
 
 Shapes: B rows, S cached positions, k proposals, n heads, P positions of the prompt.
 """
@@ -58,11 +56,7 @@ class Acceptance:
 
 
 def speculative_options(options: dict[str, Any], config: Any) -> dict[str, Any]:
-    """Return the arguments with which ``generate()`` decodes speculatively, after its own preparation.
-
-    Args:
-        config: the generation configuration that ``options`` change.
-    """
+    """Return the arguments with which ``generate()`` decodes speculatively; ``config`` is the configuration they change."""
     # transformers does not pass a streamer, or the tokenizer that stop strings need, to a function for custom_generate.
     given = {name: options.get(name) for name in ("custom_generate", "streamer", "stop_strings")}
     given["stop_strings"] = given["stop_strings"] or config.stop_strings
