@@ -10,19 +10,51 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
+from contextwise.comparison.budgets import validated_on, validation_curve
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.models.loading import kind_of, load_config
 from contextwise_papers.item import RECIPES
-from contextwise_papers.objectives.side_by_side import side_by_side
 
 OBJECTIVES = RECIPES / "objectives"
+
+
+def side_by_side(runs: Mapping[str, RunFolder]) -> dict[str, Any]:
+    """Of each run, per step, the tokens read (padding left out; an encoder-decoder's targets included), the tokens that counted
+    in the loss, and operations; its own loss at the end, nats per target on the validation split, and ``at`` the budgets at
+    which the run that took least ``tokens`` of text, or ``flops``, ends; None where it had not validated yet.
+
+    A nat per target under one objective is not a nat under another: a masked token is predicted from both sides, a suffix from
+    the text before it. So there are no differences.
+    """
+    summaries = {name: run.summary() for name, run in runs.items()}
+    budgets = {kind: min(summary[kind] for summary in summaries.values()) for kind in ("tokens", "flops")}
+    rows = []
+    for name, run in runs.items():
+        summary, model, at = summaries[name], run.recipe()["model"], {}
+        for kind, budget in budgets.items():
+            spent, losses = validation_curve(run, kind)
+            at[kind] = float(np.interp(budget, spent, losses)) if len(spent) and spent[0] <= budget else None
+        rows.append(
+            {
+                "name": name,
+                **{key: summary[key] for key in ("objective", "parameters", "steps")},
+                "family": model.get("pretrained") or model["family"],
+                **{key: summary[key] / summary["steps"] for key in ("input_tokens", "target_tokens", "flops")},
+                "loss": summary["validation_loss"],
+                "validated_on": validated_on([run]).strip(),
+                "at": at,
+            }
+        )
+    return {"rows": rows, "budgets": budgets}
 
 
 def next_token_losses(runs: Mapping[str, Path], corpus: Path) -> dict[str, dict[str, Any]]:
@@ -74,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     run_set = RunSet.of(RunSetSettings(arms=arms), options.out)
     run_set.train_missing()
     runs = {run.arm: run.folder for run in run_set.runs}
-    costs = side_by_side([str(run) for run in runs.values()])
+    costs = side_by_side({name: RunFolder(run) for name, run in runs.items()})
     next_token = next_token_losses(runs, options.corpus)
     print(table(costs["rows"], next_token))
     path = publish(options.name, {"corpus": options.corpus.name, **costs, "next_token": next_token})

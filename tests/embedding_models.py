@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import (
     BertConfig,
@@ -20,6 +21,7 @@ from transformers import (
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
+from contextwise_papers.objectives.embedding import Embedder
 
 VOCABULARY = 261  # bytes, end-of-text, and four more
 END, CLS, SEP = 256, 257, 258
@@ -120,3 +122,8 @@ ENCODERS = ("bert", "roberta")
 def made(name: str) -> tuple[Any, PreTrainedTokenizerBase]:
     """A model and its tokenizer."""
     return MODELS[name](), tokenizer(name in ENCODERS)
+
+
+def embed_texts(model: Any, tokenizer: PreTrainedTokenizerBase, texts: list[str], **options: Any) -> np.ndarray:
+    """Vectors of texts, (N, D) float32; ``options`` are those of :class:`Embedder`."""
+    return np.concatenate(list(Embedder(model, tokenizer, **options).blocks(texts)))

@@ -14,6 +14,7 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.objectives import Vocabulary, add_special_tokens
 from contextwise_papers.objectives import Infilling, SpanCorruption
+from contextwise_papers.objectives.infill.filling import Infiller
 
 LETTERS = "abcd"
 BYTES = byte_tokenizer()
@@ -21,6 +22,12 @@ END = BYTES.end_of_text
 POSITIONS = 64
 RENAMED = Infilling(prefix_token="<P>", suffix_token="<S>", middle_token="<M>", end_token="<E>")
 SPANS = SpanCorruption(sentinels=4)
+
+
+def infill(model: Any, tokenizer: Any, prefix: str, suffix: str, **options: Any) -> str:
+    """The likeliest text between two, with the options of an Infiller."""
+    infiller = Infiller(model, tokenizer, **options)
+    return infiller.fill([infiller.prompt(prefix, suffix)])[0].text
 
 
 def middle(before: str, behind: str) -> str:

@@ -88,7 +88,7 @@ def _whole_file(files: Snapshot) -> set[str]:
 
 def _vectors(target: Path, inputs: Path, writer: str) -> None:
     number = int(writer.split()[1])
-    from contextwise_papers.objectives.embedding.whitening import write_vectors
+    from contextwise_papers.objectives.embedding import write_vectors
 
     write_vectors(target, np.full((20, 3), number))
 

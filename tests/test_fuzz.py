@@ -185,7 +185,7 @@ PIPES = {
     "corpus/tokenizer/tokenizer.json": "corpus corpus",
     "model/tokenizer.json": "generate model the",
     "run/summary.json": "report run",
-    "run/metrics.jsonl": "measure objectives run",
+    "run/metrics.jsonl": "report run",
     "run/model/manifest.json": "evaluate run --corpus corpus",
 }
 
@@ -199,15 +199,6 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, tmp_path: Pat
     (place / file).unlink()
     os.mkfifo(place / file)
     assert run(PIPES[file].split(), place).problem() is None
-
-
-@pytest.mark.slow
-def test_a_run_without_its_validation_losses_is_not_listed_beside_others(
-    contextwise, folder: Path, tmp_path: Path
-) -> None:
-    (Path(shutil.copytree(folder / "run", tmp_path / "run")) / "metrics.jsonl").write_text("")
-    contextwise.folder = tmp_path
-    contextwise.refused("measure objectives run", "no validation loss")
 
 
 def commands_on(place: Path) -> dict[str, list[list[str]]]:

@@ -30,13 +30,7 @@ from synthetic_sweep import write_sweep
 LONGEST = 30
 """Seconds of a command."""
 MEASURED = ["evaluate run --corpus corpus --context 8", "curve run --corpus corpus --context 8"]
-READ = [
-    "report run",
-    "report run other",
-    "compare run other",
-    "compare --curves run other",
-    "measure objectives run other",
-]
+READ = ["report run", "report run other", "compare run other", "compare --curves run other"]
 USED = ["generate run the -n 3", "export run --out shared", "train run/recipe.yaml --out run", "model parameters run"]
 OF_RUN = [*READ, *USED, *MEASURED]
 KINDS: dict[str, tuple[list[str], list[str]]] = {

@@ -42,11 +42,9 @@ COMMANDS = {
     "causality": "measure causality model --out out/result",
     "entropy": "measure entropy model --corpus old/corpus --contexts 4,8 --samples 50 --density-samples 4 --out out/result",
     "evaluate-metadata": "measure evaluate-metadata model title --corpus old/corpus --context 32 --limit 2 --out out/result",
-    "forgetting": "measure forgetting model old/run --old old/corpus --new old/other --limit 2 --out out/forgetting.json",
     "infill": "measure infill old/filler code.jsonl --limit 2 --max-new-tokens 2 --out out/result",
     "longbench": "measure longbench model hotpotqa.jsonl --visible 20 --limit 1 --new-tokens 2 --out out/result",
     "needles": "measure needles long --length 160 --masked 120,140 --samples 2 --out out/result",
-    "objectives": "measure objectives old/run --out out/objectives.json",
     "rescore": "measure rescore sentences/lm lists.jsonl --out out/result",
     "ruler": "measure ruler long --tasks fwe --length 120 --visible 20 --samples 2 --no-example --out out/result",
     "sentences": "measure sentences sentences/lm --corpus sentences/corpus --split train --limit 2 --out out/result",
@@ -127,7 +125,6 @@ def write_template(folder: Path) -> None:
     measure(folder / "model", Loss(limit=1), corpus, out=folder / "old" / "loss")
     (folder / "old" / "report.html").write_text("an older page")
     write_sweep(folder / "old" / "sweep", sizes=["pico", "nano"], contexts=[64, 128, 256], steps=200, measurements=4)
-    prepare_corpus(write_documents(folder / "other.jsonl", 12, 1), "bytes", folder / "old" / "other", validation=0.6)
     filler = recipe_values(folder / "old" / "corpus", folder / "old" / "filler", steps=2, evaluate_every=0)
     filler |= {"objective": "infilling", "model": {"layers": 1, "width": 32, "heads": 2}}
     train(Recipe.model_validate(filler))

@@ -103,7 +103,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
         validated += f", of which fewer than {FEWEST_EXAMPLES} show nothing" * (loss is None)
     if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
-    if not summary["target_tokens"] and not recipe.objective.whole_steps:
+    if not summary["target_tokens"]:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
     trained = f"{summary['tokens']:,} tokens in {duration(summary['seconds'])} of training"
     say(f"{recipe.name}: {lost}; {trained}{validated}")

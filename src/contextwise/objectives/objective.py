@@ -17,8 +17,6 @@ Examples are dictionaries of tensors with the same shapes throughout an objectiv
   ``position_ids`` (T,) and ``prefix`` (T,), bool: positions that see each other in both directions;
 - encoder: ``input_ids`` (T,), ``labels`` (T,) in place, and where they apply ``position_ids``, ``token_type_ids``,
   ``attention_mask`` (T,) and ``pair_label`` ();
-- contrastive, of either kind: ``input_ids``, ``labels`` (T,) without any loss, ``attention_mask`` (T,), ``document`` () and
-  ``temperature`` (); items 2 i and 2 i + 1 are the two segments of a pair;
 - encoder-decoder: ``input_ids`` (S,) for the encoder, ``labels`` (U,) for the decoder, not shifted.
 
 A label of -100 means that the position has no loss. ``window`` () is the number of the example in its epoch.
@@ -203,16 +201,6 @@ class Objective(Settings, ABC):
         """The objective itself, or those of a mixture."""
         return [self]
 
-    @property
-    def whole_steps(self) -> bool:
-        """Whether the loss compares all examples of a step, which then is one forward pass of one process."""
-        return False
-
-    @property
-    def pooling(self) -> str | None:
-        """How the loss pools the states of a text to its vector; None if it has no vectors of texts."""
-        return None
-
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
         """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""
         return None
@@ -261,13 +249,10 @@ class ExampleStream:
 
     Args:
         salt: additional seed numbers, so that several streams of one seed differ.
-        together: so many consecutive examples stay in order; it divides the number of every epoch.
     """
 
-    def __init__(
-        self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = (), together: int = 1
-    ) -> None:
-        self.examples, self.seed, self.length, self.salt, self.together = examples, seed, length, salt, together
+    def __init__(self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = ()) -> None:
+        self.examples, self.seed, self.length, self.salt = examples, seed, length, salt
         self._ends = [0]  # first item of each epoch, and the item after the last epoch counted so far
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -287,8 +272,7 @@ class ExampleStream:
         if epoch != self._epoch:
             self._epoch = epoch
             numbers = np.random.Generator(np.random.PCG64([self.seed, epoch, *self.salt]))
-            groups = numbers.permutation(self.examples.count(epoch) // self.together)
-            self._order = (groups[:, None] * self.together + np.arange(self.together)).ravel()
+            self._order = numbers.permutation(self.examples.count(epoch))
         return epoch, int(self._order[index - self._ends[epoch]])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:

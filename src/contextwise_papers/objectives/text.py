@@ -1,19 +1,16 @@
-"""Tokens as text: character positions, words and sentences, without splitting tokens or tokenizing again.
+"""Tokens as text: character positions and sentences, without splitting tokens or tokenizing again.
 
 A token belongs to the sentence of its first visible character, white space to the sentence before it. So every sentence has
 a visible character, and every token belongs to a sentence.
 
-Sentences come from sentencex, of the Wikimedia Foundation: rules for some 300 languages, written in Rust, one wheel of about
-a megabyte without dependencies or downloads, and maintained; its borders are positions in the text. pysbd is abandoned and
-its regular expressions hang on some texts, NLTK's Punkt needs a download, spaCy's rules know no abbreviations, and
-blingfire's wheel has 42 MB.
+Sentences come from sentencex: rules for some 300 languages in one small wheel without downloads, with borders as positions in
+the text.
 """
 
 from __future__ import annotations
 
 import codecs
 import importlib
-import itertools
 import re
 from collections.abc import Callable
 from functools import cached_property
@@ -23,7 +20,7 @@ import numpy as np
 from tokenizers import decoders, models
 
 from contextwise.base.errors import ConfigError, not_installed
-from contextwise.objectives.vocabulary import Vocabulary, special_ids
+from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -32,7 +29,6 @@ if TYPE_CHECKING:
 
 _ERRORS = "contextwise-one-character-a-byte"
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]
-_VISIBLE = re.compile(r"\S+")
 _SPACED_NUMBER = re.compile(r"(?<=\d) ?\. ?(?=\d)")
 
 
@@ -53,15 +49,8 @@ class TokenText:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        backend = tokenizer.backend_tokenizer
-        self._backend = backend
-        self._special = np.array(sorted(special_ids(tokenizer)), dtype=np.int64)
+        self._backend = backend = tokenizer.backend_tokenizer
         self._bytes = _byte_table(tokenizer) if isinstance(backend.decoder, decoders.ByteLevel) else None
-        self._continues: np.ndarray | None = None  # bool by id: WordPiece tokens that continue a word
-        if isinstance(backend.model, models.WordPiece):
-            vocabulary, prefix = tokenizer.get_vocab(), backend.model.continuing_subword_prefix
-            self._continues = np.zeros(max(vocabulary.values()) + 1, dtype=bool)
-            self._continues[[i for token, i in vocabulary.items() if token.startswith(prefix)]] = True
 
     def read(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """The text of tokens, and the character at which each begins, (tokens + 1,): the last entry is the text's length.
@@ -89,37 +78,6 @@ class TokenText:
         stream = decoders.DecodeStream(skip_special_tokens=False)
         chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
         return "".join(chunks), np.cumsum([0, *map(len, chunks)], dtype=np.int64)
-
-    def _words_begin(self, text: str) -> list[int]:
-        """The first character of each word of a text without special tokens."""
-        pre = self._backend.pre_tokenizer
-        if pre is None:
-            return [match.start() for match in _VISIBLE.finditer(text)]
-        return [start for _, (start, _) in pre.pre_tokenize_str(text)]
-
-    def words(self, ids: np.ndarray) -> np.ndarray:
-        """Number of the word of each token, (tokens,), counted from 0.
-
-        The tokenizer never merges over the border of a word: with WordPiece it is a token without ``##`` and those with it
-        that follow, otherwise a pre-token (for GPT-2 a run of letters, of digits or of other signs with the space before it).
-        Each special token is a word.
-        """
-        special = np.isin(ids, self._special)
-        if self._continues is not None:
-            begins = ~self._continues[ids]
-        else:
-            text, starts = self.read(ids)
-            # The text of a special token, such as [CLS], is no part of the words beside it.
-            borders = np.flatnonzero(np.diff(special, prepend=False) != 0)
-            cuts = np.unique([0, *np.asarray(starts)[borders], len(text)]).tolist()
-            pieces = [(cut, text[cut:end]) for cut, end in itertools.pairwise(cuts)]
-            word_starts = [cut + start for cut, piece in pieces for start in self._words_begin(piece)]
-            positions = visible_positions(starts, next_visible(text))
-            word = np.searchsorted(np.array(word_starts, dtype=np.int64), positions, side="right")
-            begins = np.diff(word, prepend=-1) > 0
-        begins = begins | special | np.concatenate([[False], special[:-1]])
-        begins[:1] = True
-        return np.cumsum(begins) - 1
 
 
 def next_visible(text: str) -> np.ndarray:

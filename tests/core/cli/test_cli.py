@@ -409,7 +409,7 @@ def test_a_standard_error_that_cannot_be_written_ends_no_command(full: bool, tmp
 
 
 def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path: Path) -> None:
-    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} model embed nowhere - --out v.npy <&-")
+    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} measure attention nowhere --text - <&-")
     assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
     code = "import contextwise.base.stopping as s; s.prepare_process(); print(open(s.__file__).fileno())"
     for closed in ("<&-", "<&- 2>&-"):
@@ -502,13 +502,11 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (2, ["plan", "budget", "no/sweep"]),
         (2, ["evaluate", "no/run", "--corpus", "no/corpus"]),
         (2, ["curve", "no/run", "--corpus", "no/corpus", "--samples", "0"]),
-        (2, ["measure", "objectives", "no/run"]),
         (2, ["report", "no/run"]),
         (2, ["report", str(tmp_path), "--out", str(tmp_path)]),
         (2, ["measure", "causality", str(bad)]),
         (2, ["measure", "causality", str(tmp_path)]),
         (2, ["compare", "no/run", "no/other", "--corpus", "no/corpus"]),
-        (2, ["measure", "forgetting", "no/run", "no/other", "--corpus", "no/corpus"]),
         (2, ["measure", "attention", "no/run", "--text", "a"]),
         (2, ["measure", "entropy", "no/run"]),
         (2, ["generate", "no/run", "--prompt", "a"]),

@@ -14,7 +14,7 @@ from contextwise.models.loading import load_model
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form, set_prompt_form, with_prefix
 from contextwise.models.spec import pretraining_losses
-from contextwise.objectives import NO_LOSS, Cut, Vocabulary, add_special_tokens, build_objective
+from contextwise.objectives import NO_LOSS, Cut, SpecialToken, Vocabulary, add_special_tokens, build_objective
 from contextwise.objectives.kind import PromptForm
 from contextwise_evals.harness.model import score_rows
 from small import small_gpt2
@@ -264,12 +264,15 @@ def test_scored_losses_are_those_of_training_on_the_same_examples():
 
 def test_scored_losses_are_those_of_training_of_a_ul2_decoder():
     """Mode S: the same forward pass, less the losses of the sentinel and the end."""
-    objective = build_objective("ul2", model="decoder", denoisers=[{"mode": "S", "rate": 0.25}], sentinels=2)
-    words, corpus = vocabulary(objective), Texts(80)
-    examples = objective.examples(corpus, Cut(20), 0, words)
-    model = small_gpt2(words.size, 64, n_layer=2)
+    objective = build_objective("ul2", model="decoder", sentinels=40)
+    words, corpus = vocabulary(objective), Texts(4000)
+    examples = objective.examples(corpus, Cut(140), 0, words)
+    model = small_gpt2(words.size, 160, n_layer=2)
     set_prompt_form(model.config, objective.prompt_form(words))
-    for index in range(3):
+    mode = words.ids([SpecialToken("[S2S]")], "ul2")
+    of_mode = [i for i in range(examples.count(0)) if examples.example(0, i)["input_ids"][:1].tolist() == mode]
+    assert len(of_mode) > 2
+    for index in of_mode[:3]:
         example, tokens = examples.example(0, index), examples.tokens(0, index)
         labels, prefix = example["labels"], example["prefix"]
         trained = token_losses(model, example["input_ids"][None], labels[None], prefix=prefix[None])[0]

@@ -154,7 +154,7 @@ def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
         train(recipe(books, tmp_path / "short", curve_longest=16))
     ul2 = values(books, tmp_path / "ul2")
     ul2["model"]["context_predictor"] = None
-    ul2["objective"] = {"name": "ul2", "model": "decoder", "denoisers": [{"mode": "S", "rate": 0.25}], "sentinels": 2}
+    ul2["objective"], ul2["data"]["context"] = {"name": "ul2", "model": "decoder", "sentinels": 40}, 128
     with pytest.raises(
         ConfigError, match="curve_every measures the loss of plain windows, .* set it to 0, and measure"
     ):

@@ -1,6 +1,5 @@
-"""The report on forgetting, from evaluations that are written by hand."""
+"""Forgetting, from evaluations that are written by hand."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,10 +8,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from command_line import in_terminal
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise_papers.objectives.forgetting import Forgetting, forgetting_tables
+from contextwise_papers.objectives.exercise_4_continual import Forgetting
 from measured import write_evaluation
 from small import write_rows
 
@@ -68,7 +66,7 @@ def evaluations_by_hand(monkeypatch):
     def evaluate_all(sources, corpus, **settings):
         return [Evaluation.open(Path(run) / "evaluation" / f"{corpus.path.name}-validation") for run in sources]
 
-    monkeypatch.setattr("contextwise_papers.objectives.forgetting.evaluate_all", evaluate_all)
+    monkeypatch.setattr("contextwise_papers.objectives.exercise_4_continual.evaluate_all", evaluate_all)
 
 
 @pytest.fixture
@@ -81,10 +79,9 @@ def runs(tmp_path):
 
 
 def test_forgetting_is_after_minus_before_by_hand(runs):
-    report = Forgetting(runs, OLD, NEW)
-    assert report.before == "base"
+    report = Forgetting.of(runs, OLD, NEW)
     naive, replay = report.changes
-    assert (naive.group, naive.replay, replay.group, replay.replay) == ("naive", None, "replay", 0.1)
+    assert (naive.group, replay.group) == ("naive", "replay")
     assert naive.forgetting.value == pytest.approx(1.0)
     assert replay.forgetting.value == pytest.approx(0.15)
     # On the new documents 180 / 40 before, 80 / 40 and 84 / 40 after.
@@ -97,7 +94,7 @@ def test_forgetting_is_after_minus_before_by_hand(runs):
 
 
 def test_what_replay_saves_is_told_with_an_interval(runs):
-    report = Forgetting(runs, OLD, NEW)
+    report = Forgetting.of(runs, OLD, NEW)
     pairs = {(d.group, d.reference): d for d in report.old.differences}
     saved = pairs["replay", "naive"].difference
     assert saved.value == pytest.approx(0.15 - 1.0)
@@ -105,8 +102,8 @@ def test_what_replay_saves_is_told_with_an_interval(runs):
 
 
 def test_the_losses_during_training(runs):
-    naive, replay = Forgetting(runs, OLD, NEW).changes
-    assert [(p.step, p.tokens, p.new, p.old) for p in naive.during] == [(5, 500, 3.0, 3.5), (10, 1000, 2.0, 3.7)]
+    naive, replay = Forgetting.of(runs, OLD, NEW).changes
+    assert [(p.tokens, p.new, p.old) for p in naive.during] == [(500, 3.0, 3.5), (1000, 2.0, 3.7)]
     assert [p.old for p in replay.during] == [3.0, 2.9]
 
 
@@ -117,60 +114,16 @@ def test_seeds_count_as_one_model(tmp_path):
         write_run(tmp_path / "one", "naive-seed1", NAIVE, seed=1, curve=[(5, 3.0, 3.5), (10, 2.0, 3.7)]),
         write_run(tmp_path / "two", "naive-seed2", other, seed=2, curve=[(5, 3.2, None), (15, 2.0, 3.9)]),
     ]
-    report = Forgetting(runs, OLD, NEW)
+    report = Forgetting.of(runs, OLD, NEW)
     (naive,) = report.changes
     assert naive.group == "naive"
     # Seeds 1.0 and (170 - 110) / 40 = 1.5 after; between them lies more than between the documents.
     assert naive.forgetting.value == pytest.approx(1.25)
     assert naive.forgetting.low < 1.0 < 1.5 < naive.forgetting.high
     # The step that both validated at; the old corpus was not watched by both.
-    assert [(p.step, p.new, p.old) for p in naive.during] == [(5, pytest.approx(3.1), None)]
+    assert [(p.tokens, p.new, p.old) for p in naive.during] == [(500, pytest.approx(3.1), None)]
 
 
-def test_a_run_from_elsewhere_is_noted_and_budgets_are_not_spoken_of(runs, tmp_path):
-    strangers = [
-        write_run(tmp_path / "scratch", "scratch", NAIVE, start=None),
-        write_run(tmp_path / "far", "far", NAIVE, start="another/model"),
-        write_run(tmp_path / "near", "near", NAIVE, start="base/model"),
-    ]
-    notes = Forgetting([runs[0], *strangers], OLD, NEW).notes
-    assert f"{strangers[0]} was trained from scratch, not from base" in notes[0]
-    assert f"{strangers[1]} was trained from {tmp_path}/another/model, not from base" in notes[1]
-    assert not any(strangers[2] in note for note in notes)
-    assert sum("One seed of" in note for note in notes) == 1
-    assert not any("equal training" in note for note in notes)
-
-
-def test_the_tables_fit_80_columns_and_hold_the_figures(runs):
-    text = in_terminal(forgetting_tables(Forgetting(runs, OLD, NEW)))
-    assert max(map(len, text.splitlines())) <= 80 and "…" not in text
-    words = " ".join(text.split())
-    for wanted in (
-        "old: corpora/books, validation; 2 documents, 40 tokens",
-        "+1.0000 [+1.0000, +1.0000] no replay",
-        "0.1 replayed",
-        "replay − naive = −0.8500 [−1.3235, −0.3765] nats per token; 2 documents allow no verdict",
-        "naive 5 500 3.5000 3.0000",
-    ):
-        assert wanted in words
-
-
-def test_the_json_is_the_report(runs):
-    report = Forgetting(runs, OLD, NEW)
-    content = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert content == report.to_dict()
-    assert content["changes"][0]["forgetting"]["value"] == pytest.approx(1.0)
-    assert content["changes"][1]["during"][1] == {"step": 10, "tokens": 1000, "new": 2.1, "old": 2.9}
-    assert len(content["old"]["differences"]) == 3 and content["definition"].endswith("nats per token")
-
-
-def test_input_that_cannot_be_reported_on(runs, tmp_path):
-    alike = write_run(tmp_path / "alike", "base", BEFORE, seed=1, start=None)
-    for sources, old, new, words in (
-        (runs[:1], OLD, NEW, "give the model before, then one or more runs"),
-        (runs, OLD, OLD, "hold the same documents"),
-        ([runs[0], f"{runs[1]}/evaluation/books-validation"], OLD, NEW, "is an evaluation on one corpus"),
-        ([runs[0], alike], OLD, NEW, "all the given runs are of one recipe"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            Forgetting(sources, old, new)
+def test_two_corpora_are_needed(runs):
+    with pytest.raises(ConfigError, match="hold the same documents"):
+        Forgetting.of(runs, OLD, OLD)

@@ -17,7 +17,7 @@ from contextwise.evaluation.sampling import Sampling
 from contextwise.models import load_generating_model
 from contextwise.objectives import Vocabulary
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
-from contextwise_papers.objectives.infill.filling import Infiller, filling_objective, form_of, infill
+from contextwise_papers.objectives.infill.filling import Infiller, filling_objective, form_of
 from filling import (
     BYTES,
     END,
@@ -27,6 +27,7 @@ from filling import (
     SPANS,
     context_lm,
     gpt2,
+    infill,
     middle,
     t5,
     taught,
@@ -155,14 +156,10 @@ def test_a_model_of_ul2_gets_its_mode_token_in_front() -> None:
     assert spans == ids[1:]
 
 
-def test_names_of_other_families_are_known() -> None:
-    star = Infilling(
-        prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None
-    )
-    qwen = Infilling(end_token=None)
-    for objective in (star, qwen):
-        form = form_of(gpt2(objective), tokenizer_of(objective))
-        assert form.stops == (END,) and form.name == "PSM"
+def test_without_a_recipe_the_usual_names_are_tried() -> None:
+    objective = Infilling(end_token=None)
+    form = form_of(gpt2(objective), tokenizer_of(objective))
+    assert form.stops == (END,) and form.name == "PSM"
 
 
 @given(prefix=st.integers(0, 90), suffix=st.integers(0, 90), new=st.integers(1, 90), context=st.integers(12, POSITIONS))
@@ -189,9 +186,9 @@ def test_what_is_nearest_the_hole_is_kept(prefix: int, suffix: int, new: int, co
 _MODEL, _TOKENIZER = gpt2(PLAIN), tokenizer_of(PLAIN)
 
 
-def test_what_is_left_out_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    infill(_MODEL, _TOKENIZER, "x" * 100, "y" * 70, max_new_tokens=11)
-    note = " ".join(capsys.readouterr().err.split())
+def test_what_is_left_out_is_said() -> None:
+    infiller = Infiller(_MODEL, _TOKENIZER, max_new_tokens=11)
+    note = infiller.note(infiller.prompt("x" * 100, "y" * 70))
     assert note == (
         "note: the first 75 tokens of the prefix and the last 45 tokens of the suffix were left out, "
         "so that 50 tokens around the hole fit into the model's context"

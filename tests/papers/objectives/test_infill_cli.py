@@ -36,12 +36,12 @@ def test_fill_prints_the_middle_alone(contextwise: Any, run: str) -> None:
     assert result == (0, "<AC>\n", "")
 
 
-def test_fill_prints_the_whole_text_in_either_order(contextwise: Any) -> None:
-    options = "--greedy --max-new-tokens 20 --whole -n 2"
+def test_fill_asks_in_either_order(contextwise: Any) -> None:
+    options = "--greedy --max-new-tokens 20 -n 2"
     result = contextwise(f"model fill runs/gpt2 --prefix b --suffix d --spm {options}")
-    assert result == (0, "b<BD>d\n--------\nb<BD>d\n", "")
+    assert result == (0, "<BD>\n--------\n<BD>\n", "")
     status, output, _ = contextwise(f"model fill runs/gpt2 --prefix b --suffix d --spm {options} --json")
-    assert (status, json.loads(output)) == (0, {"prefix": "b", "suffix": "d", "texts": ["b<BD>d"] * 2})
+    assert (status, json.loads(output)) == (0, {"prefix": "b", "suffix": "d", "texts": ["<BD>"] * 2})
 
 
 def test_fill_reports_what_it_left_out(contextwise: Any) -> None:

@@ -138,56 +138,37 @@ def test_cuts_between_tokens_are_those_of_the_exercise(letters):
 
 @given(
     texts=st.lists(st.text(max_size=12), min_size=1, max_size=9),
-    least=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     split=st.sampled_from(["token", "character"]),
     seed=st.integers(0, 1000),
 )
-def test_no_middle_is_empty_and_least_lengths_hold(fillable, texts, least, split, seed):
-    tokenizer, words = fillable["letters"]  # bytes: of a letter's two or three, some may be the least prefix
-    objective = build_objective(
-        "infilling", rate=1.0, split=split, spm_share=0.0, least_prefix=least[0], least_suffix=least[1]
-    )
+def test_no_middle_is_empty(fillable, texts, split, seed):
+    tokenizer, words = fillable["letters"]
+    objective = build_objective("infilling", rate=1.0, split=split, spm_share=0.0)
     corpus = of_texts([*texts, "filling up to a window of eight tokens"], tokenizer)
     documents, arrangement = rewritten(objective, corpus, words, seed=seed)
     for index, ids in enumerate(corpus.documents):
         written = documents.document(index).tolist()
         if arrangement.middle in written:
-            assert written[-2] != arrangement.middle and len(ids) > sum(least)  # before the end
-            suffix, middle = (written.index(mark) for mark in (arrangement.suffix, arrangement.middle))
-            assert suffix - 1 >= least[0] and middle - suffix - 1 >= least[1]
+            assert written[-2] != arrangement.middle  # before the end
         else:
-            assert written == ids.tolist() and (len(ids) <= sum(least) or split == "character")
+            assert written == ids.tolist() == []
 
 
 @pytest.mark.parametrize("split", ["token", "character"])
-def test_prefix_and_suffix_keep_their_least_lengths(letters, split):
-    """Bytes: a token is a character. Cuts at 3 to 6 of ten; a document of seven tokens has no room for a middle."""
-    objective = build_objective("infilling", rate=1.0, split=split, least_prefix=3, least_suffix=4, spm_share=0.0)
-    words, corpus = vocabulary(objective, letters), of_texts(["abcdefghij", "abcdefg", "abcdefgh"], letters)
+def test_cuts_are_drawn_evenly(letters, split):
+    """Bytes: a token is a character. Cuts at 0 to 3 of three."""
+    objective = build_objective("infilling", rate=1.0, split=split, spm_share=0.0)
+    words, corpus = vocabulary(objective, letters), of_texts(["abc", "abcdefgh"], letters)
     examples, cuts = objective.examples(corpus, Cut(8), 0, words), []
     arrangement = examples.arrangement
     for epoch in range(400):
-        documents = examples.windows(epoch).corpus
-        ids = documents.document(0).tolist()
+        ids = examples.windows(epoch).corpus.document(0).tolist()
         first = ids.index(arrangement.suffix) - 1
-        last = 10 - (ids.index(arrangement.middle) - ids.index(arrangement.suffix) - 1)
-        cuts.append((first, last))
-        assert documents.document(1).tolist() == corpus.document(1).tolist()
-        assert len(documents.document(2)) == 12
+        cuts.append((first, 3 - (ids.index(arrangement.middle) - ids.index(arrangement.suffix) - 1)))
     drawn, counts = np.unique(cuts, axis=0, return_counts=True)
-    assert drawn.tolist() == [[a, b] for a in range(3, 7) for b in range(a + 1, 7)]
-    shares = [1 / 3 / (6 - a) if split == "token" else 1 / 6 for a, _ in drawn.tolist()]
+    assert drawn.tolist() == [[a, b] for a in range(3) for b in range(a + 1, 4)]
+    shares = [1 / 3 / (3 - a) if split == "token" else 1 / 6 for a, _ in drawn.tolist()]
     assert chisquare(counts, 400 * np.array(shares)).pvalue > CHANCE
-
-
-def test_least_lengths_that_no_document_has_are_refused(letters):
-    objective = build_objective("infilling", least_prefix=3, least_suffix=4)
-    words = vocabulary(objective, letters)
-    with pytest.raises(
-        DataError, match="no document of the split .* has more than the 7 tokens of least_prefix and least_suffix"
-    ):
-        objective.examples(of_texts(["abcdefg", "abc"], letters), Cut(8), 0, words)
-    objective.examples(of_texts(["abcdefgh", "abc"], letters), Cut(8), 0, words)
 
 
 @pytest.mark.long

@@ -1,16 +1,11 @@
-"""Masking: the published rates, nothing special masked or drawn, whole words."""
-
-import itertools
+"""Masking: the published rates, nothing special masked or drawn."""
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest, chisquare
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
+from contextwise.objectives import NO_LOSS, Cut, build_objective
 from contextwise_papers.objectives.masked import Masking
-from contextwise_papers.objectives.text import TokenText
 from objective_corpora import CHANCE, of_texts, same, vocabulary
 from small import Memory
 
@@ -91,45 +86,10 @@ def test_random_tokens_are_drawn_evenly(letters):
     assert chisquare(np.bincount(inputs[labels == 65], minlength=256)).pvalue > CHANCE
 
 
-def test_a_special_token_changes_no_word_beside_it(known):
-    """'s after [CLS] is one word, as it is alone: the bracket before it is no part of the text."""
-    words = known(build_objective("masked", whole_words=True))
-    text, cls = TokenText(words.tokenizer), words.tokenizer.convert_tokens_to_ids("[CLS]")
-    plain = np.array(words.tokenizer("'s value").input_ids)
-    own = text.words(plain)
-    assert text.words(np.array([cls, *plain, cls, *plain])).tolist() == [0, *own + 1, own[-1] + 2, *own + own[-1] + 3]
-    quote, s = (words.tokenizer(part).input_ids for part in ("'", "s"))
-    assert text.words(np.array([cls, *quote, *s])).tolist() == [0, 1, 1]
-
-
-@pytest.mark.long
-def test_whole_words_are_chosen_whole(corpus, known):
-    settings = build_objective("masked", whole_words=True)
-    examples, words, _ = pair(settings, corpus, known)
-    text = TokenText(words.tokenizer)
-    chosen = total = longer = 0
-    for index in range(WINDOWS // 2):
-        example = examples.example(0, index)
-        plain = examples.windows[index]["input_ids"].numpy()
-        word = text.words(plain)
-        target = example["labels"].numpy()[1:-1] != NO_LOSS
-        free = plain != corpus.end_of_text
-        count = np.bincount(word[free], minlength=word[-1] + 1)
-        hit = np.bincount(word[free], weights=target[free], minlength=word[-1] + 1)
-        assert set(np.unique(hit[count > 0] / count[count > 0])) <= {0.0, 1.0}
-        chosen, total = chosen + (hit > 0).sum(), total + (count > 0).sum()
-        longer += ((count > 1) & (hit > 0)).sum()
-    assert longer > 1000
-    assert binomtest(int(chosen), int(total), 0.15).pvalue > CHANCE
-
-
-def test_static_masks_stay_and_dynamic_ones_change(corpus, known):
-    dynamic, _, _ = pair(build_objective("masked"), corpus, known)
-    static, _, _ = pair(build_objective("masked", static=True), corpus, known)
-    assert same(static.example(0, 5), static.example(3, 5))
-    assert same(static.example(0, 5), dynamic.example(0, 5))
-    assert not same(dynamic.example(0, 5), dynamic.example(3, 5))
-    assert not same(dynamic.example(0, 5), pair(build_objective("masked"), corpus, known, seed=1)[0].example(0, 5))
+def test_masks_are_drawn_anew(corpus, known):
+    examples, _, _ = pair(build_objective("masked"), corpus, known)
+    assert not same(examples.example(0, 5), examples.example(3, 5))
+    assert not same(examples.example(0, 5), pair(build_objective("masked"), corpus, known, seed=1)[0].example(0, 5))
 
 
 def test_positions_begin_anew_at_documents(letters):
@@ -139,34 +99,6 @@ def test_positions_begin_anew_at_documents(letters):
     # [CLS] E 1 2 3 E [SEP] and [CLS] 4 E 5 6 7 [SEP], E being end-of-text
     assert examples.example(0, 0)["position_ids"].tolist() == [0, 1, 2, 3, 4, 0, 1]
     assert examples.example(0, 1)["position_ids"].tolist() == [0, 1, 0, 1, 2, 3, 4]
-
-
-def test_words_of_a_tokenizer_over_bytes(bpe):
-    text = TokenText(bpe.tokenizer)
-    (ids,) = bpe.encode(["isinstance(é_name, ValueError)\n    return 12"])
-    written, starts = text.read(ids)
-    pieces = [written[a:b] for a, b in itertools.pairwise(starts)]
-    words = {}
-    for word, piece in zip(text.words(ids).tolist(), pieces, strict=True):
-        words[word] = words.get(word, "") + piece
-    assert list(words.values()) == [
-        "isinstance", "(", "é", "_", "name", ",", " ValueError", ")", "\n   ", " return", " 12",
-    ]  # fmt: skip
-    end = bpe.end_of_text
-    assert text.words(np.array([*ids[:2], end, *ids[1:2]])).tolist()[-2:] == [1, 2]
-
-
-def test_words_of_word_pieces():
-    vocabulary = {name: i for i, name in enumerate(["[UNK]", "[MASK]", "un", "##able", "##s", "to", ".", "a"])}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="[MASK]", unk_token="[UNK]")
-    ids = np.array(backend.encode("to unables a . unable").ids)
-    assert TokenText(tokenizer).words(ids).tolist() == [0, 1, 1, 1, 2, 3, 4, 4]
-    # A window may begin inside a word; a special token ends one.
-    assert TokenText(tokenizer).words(np.array([3, 4, 1, 4])).tolist() == [0, 0, 1, 2]
-    assert set(Vocabulary(tokenizer).ordinary) == {2, 3, 4, 5, 6, 7}
-    assert TokenText(tokenizer).read(ids)[0] == "to unables a. unable"
 
 
 def test_too_short_windows_and_shares_are_refused(letters):

@@ -295,11 +295,6 @@ def test_documents_of_one_sentence_are_left_out_or_refused(letters):
         examples_of("sentence_order", of_texts([two], letters), letters_of(letters), context=7)
 
 
-def test_static_pairs_stay(corpus, known):
-    static = examples_of("next_sentence", corpus, known, static=True)
-    assert same(static.example(0, 4), static.example(2, 4))
-
-
 def test_the_missing_package_is_named(letters, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(ConfigError, match=r"pip install sentencex"):

@@ -41,14 +41,6 @@ def test_tokenizers_that_are_not_over_bytes():
     text = TokenText(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
     written, starts = text.read(np.array([1, 2, 3, 1]))
     assert (written, starts.tolist()) == ("the sea the", [0, 3, 5, 7, 11])
-    assert text.words(np.array([1, 2, 3, 1])).tolist() == [0, 1, 1, 2]
-
-
-def test_without_a_pre_tokenizer_words_are_what_stands_between_spaces():
-    backend = Tokenizer(models.WordLevel({"<unk>": 0, "▁the": 1, "▁s": 2, "ea": 3, ".": 4}, unk_token="<unk>"))
-    backend.decoder = decoders.Metaspace()
-    text = TokenText(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>"))
-    assert text.words(np.array([1, 2, 3, 4, 1])).tolist() == [0, 1, 1, 1, 2]
 
 
 def test_tokens_that_are_needed_but_not_there(letters):

@@ -17,7 +17,7 @@ from contextwise_evals.input_files import read_objects, read_value
 from contextwise_papers.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import ContextSets, Texts, open_text_encoder, trained_types
-from contextwise_papers.objectives.embedding.whitening import write_vectors
+from contextwise_papers.objectives.embedding import write_vectors
 
 SETS = "one object of contexts a line"
 SET = 'one object of contexts, {"title": ...}'

@@ -1,20 +1,12 @@
 """The verb ``contextwise model embed-contexts``."""
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from typer import Argument
 
-from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
-from contextwise_papers.objectives.embedding.verb import Vectors, check_vectors, say_written
-
-
-class ContextVectorsJson(TypedDict):
-    """The vectors of ``embed-contexts``: float32, (vectors, width)."""
-
-    path: Path
-    vectors: int
-    width: int
+from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints
+from contextwise_papers.objectives.verbs import Vectors, check_vectors, report_vectors
 
 
 def embed_contexts(
@@ -23,13 +15,11 @@ def embed_contexts(
     out: Vectors,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    as_json: Annotated[AsJson, Prints("contextwise_papers.cue.rescoring.verb:ContextVectorsJson")] = False,
+    as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.verbs:VectorsJson")] = False,
 ) -> None:
     """Turn the contexts of each line into the vector e_cue of a CUE model, or of its context encoder."""
     check_vectors(out)
     from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
 
-    rows, width = write_cue_vectors(model, file, out, dtype=dtype, device=device)
-    say_written(rows, width, "e_cue of contexts", out)
-    if as_json:
-        show_json(ContextVectorsJson(path=out, vectors=rows, width=width))
+    shape = write_cue_vectors(model, file, out, dtype=dtype, device=device)
+    report_vectors(out, shape, "e_cue of contexts", as_json)

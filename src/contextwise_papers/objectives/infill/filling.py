@@ -18,7 +18,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import say
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
 from contextwise.evaluation.sampling import Sampling
@@ -29,15 +28,10 @@ from contextwise.models.rope import frequencies_for
 from contextwise.objectives import SpecialToken, build_objective
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement
-from contextwise_papers.objectives.spans import sentinel_tokens
+from contextwise_papers.objectives.spans import MODES, sentinel_tokens
 
 FillingObjective = Infilling | SpanCorruption | UL2
 _NOTHING = np.empty(0, dtype=np.int64)
-KNOWN_NAMES = (
-    Infilling(),
-    Infilling(prefix_token="<fim_prefix>", suffix_token="<fim_suffix>", middle_token="<fim_middle>", end_token=None),
-)
-"""Names of the tokens in models without a recipe: those of this package, Qwen and CodeGemma, and those of StarCoder."""
 
 
 @dataclass(frozen=True)
@@ -82,39 +76,14 @@ class Filling(NamedTuple):
     complete: bool
 
 
-def infill(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    prefix: str,
-    suffix: str,
-    *,
-    spm: bool = False,
-    objective: FillingObjective | None = None,
-    max_new_tokens: int = 100,
-    context: int | None = None,
-    sampling: Sampling | None = None,
-) -> str:
-    """Generate the text between ``prefix`` and ``suffix``, without special tokens.
+class Infiller:
+    """Fills holes with a model.
 
     Args:
         spm: ask a decoder in the order suffix, prefix, middle.
         objective: objective of the model's training, if its tokens have unusual names.
-        max_new_tokens: maximum number of tokens of the middle.
+        max_new_tokens: maximum number of tokens of a middle.
         context: number of positions to use; by default all of the model's, or 1024 if it has no limit.
-        sampling: how tokens are chosen; by default always the likeliest.
-
-    Raises:
-        ConfigError: the model was not trained to fill holes, or a setting is out of range.
-    """
-    infiller = Infiller(model, tokenizer, spm=spm, objective=objective, max_new_tokens=max_new_tokens, context=context)
-    prompt = infiller.prompt(prefix, suffix)
-    if note := infiller.note(prompt):
-        say(note)
-    return next(infiller.texts(prompt, sampling))
-
-
-class Infiller:
-    """Fills holes with a model; the arguments and errors are those of :func:`infill`.
 
     Attributes:
         room: maximum number of tokens of prefix and suffix together.
@@ -222,7 +191,7 @@ def form_of(
     objective: FillingObjective | None = None,
     spm: bool = False,
 ) -> Form:
-    """Determine the prompt format of a model; arguments and errors are those of :func:`infill`."""
+    """Determine the prompt format of a model; arguments and errors are those of :class:`Infiller`."""
     kind = kind_of(model.config)
     if kind == "encoder":
         raise ConfigError("the model is an encoder, which cannot fill a hole of unknown length; give another")
@@ -243,13 +212,10 @@ _Ids = Callable[[Sequence[SpecialToken]], list[int | None]]
 
 
 def _middle_form(ids: _Ids, end: int | None, objective: FillingObjective | None, spm: bool) -> Form:
-    known = (objective,) if isinstance(objective, Infilling) else KNOWN_NAMES
-    for settings in known:
-        first, second, third, *last = ids(settings.special_tokens)
-        if first is not None and second is not None and third is not None:
-            break
-    else:
-        names = ", ".join(token.text for token in known[0].special_tokens[:3])
+    settings = objective if isinstance(objective, Infilling) else Infilling()
+    first, second, third, *last = ids(settings.special_tokens)
+    if first is None or second is None or third is None:
+        names = ", ".join(token.text for token in settings.special_tokens[:3])
         raise ConfigError(
             f"the model cannot fill a hole: it has no tokens {names}; train it with the objective 'infilling'"
         )
@@ -277,9 +243,8 @@ def _sentinel_form(ids: _Ids, end: int | None, objective: FillingObjective | Non
         )
     sentinels = [number for number in numbers if number is not None]
     # UL2's models expect a mode token first. A hole inside a text is a short span: mode R, if it was trained.
-    modes = (objective if isinstance(objective, UL2) else UL2()).modes
-    mode_tokens = [] if isinstance(objective, SpanCorruption) else [modes.R, modes.X, modes.S]
-    mode = [number for number in ids([SpecialToken(text) for text in mode_tokens]) if number is not None][:1]
+    mode_tokens = [] if isinstance(objective, SpanCorruption) else [SpecialToken(MODES[name]) for name in "RXS"]
+    mode = [number for number in ids(mode_tokens) if number is not None][:1]
 
     def write(prefix: np.ndarray, suffix: np.ndarray) -> np.ndarray:
         parts = [mode, prefix, sentinels[:1], suffix, [end]]

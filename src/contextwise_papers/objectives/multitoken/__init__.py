@@ -2,6 +2,6 @@
 
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig
 from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM, MultiTokenOutput
-from contextwise_papers.objectives.multitoken.speculative import Acceptance, SpeculativeOutput
+from contextwise_papers.objectives.multitoken.speculative import Acceptance
 
-__all__ = ["Acceptance", "MultiTokenConfig", "MultiTokenForCausalLM", "MultiTokenOutput", "SpeculativeOutput"]
+__all__ = ["Acceptance", "MultiTokenConfig", "MultiTokenForCausalLM", "MultiTokenOutput"]

@@ -382,7 +382,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             ConfigError: speculative decoding together with sampling, beams or another option that it does not support.
         """
         if speculative:
-            kwargs = speculative_options(kwargs)
+            kwargs = speculative_options(kwargs, generation_config or self.generation_config)
         return super().generate(inputs, generation_config, **kwargs)
 
     def prepare_inputs_for_generation(

@@ -8,28 +8,24 @@ Each step, for every row (Stern et al. 2018, Section 3; Gloeckle et al. 2024, Se
 3. Heads 2..n at the last accepted position propose the tokens after v_a.
 4. Remove the keys and values of the k - a rejected proposals.
 
-The rows of a batch go on together: a is the least number of accepted proposals among the unfinished rows.
-
-Where steps can be recorded (:mod:`contextwise.models.decoding`), all of a step is recorded over a static cache, and later steps
-run only its operations: forward pass, comparison, next proposals. Each row then accepts its own number of tokens; rejected
-tokens stay in the cache and are masked.
+The rows of a batch go on together: a is the least number of accepted proposals among the unfinished rows. Where steps can be
+recorded (:mod:`contextwise.models.decoding`), later steps run only the operations of the first, over a static cache, and each
+row accepts its own number of tokens.
 
 Shapes: B rows, S cached positions, k proposals, n heads, P positions of the prompt.
 """
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache, LogitsProcessorList, StaticCache, StoppingCriteriaList, StopStringCriteria
+from transformers import DynamicCache, LogitsProcessorList, StaticCache, StoppingCriteriaList
 from transformers.cache_utils import Cache, StaticLayer
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 from transformers.generation.stopping_criteria import MaxLengthCriteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.decoding import LEAST_TOKENS, can_record, record
@@ -59,37 +55,19 @@ class Acceptance:
         return self.accepted / self.drafted if self.drafted else float("nan")
 
 
-@dataclass
-class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """Output of ``generate(..., speculative=True, return_dict_in_generate=True)``.
-
-    ``past_key_values`` is returned for a single prompt only: in a batch, it holds tokens behind the end of rows that have
-    finished before others.
-    """
-
-    acceptance: Acceptance | None = None
-
-
-def speculative_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with which ``generate()`` decodes speculatively.
-
-    transformers runs a function given as ``custom_generate`` after its own preparation, but passes it neither the streamer
-    nor the tokenizer that stop strings need; this function adds them.
-    """
-    options = dict(options)
-    if options.get("custom_generate") is not None:
-        raise ConfigError("speculative=True cannot be combined with custom_generate; remove custom_generate")
-    if options.pop("synced_gpus", None):
+def speculative_options(options: dict[str, Any], config: Any) -> dict[str, Any]:
+    """Return the arguments with which ``generate()`` decodes speculatively; ``config`` is the configuration they change."""
+    # transformers does not pass a streamer, or the tokenizer that stop strings need, to a function for custom_generate.
+    given = {name: options.get(name) for name in ("custom_generate", "streamer", "stop_strings")}
+    given["stop_strings"] = given["stop_strings"] or config.stop_strings
+    if (name := next((name for name, value in given.items() if value is not None), None)) is not None:
+        raise ConfigError(f"speculative decoding supports no {name}; remove {name} or speculative")
+    if options.get("synced_gpus"):
         raise ConfigError(
             "speculative decoding takes a different number of steps on each process; set synced_gpus to False"
         )
-    tokenizer, stop_strings = options.pop("tokenizer", None), options.pop("stop_strings", None)
-    if stop_strings is not None:
-        if tokenizer is None:
-            raise ConfigError("stop_strings need the tokenizer; pass tokenizer= to generate()")
-        criteria = [*(options.get("stopping_criteria") or []), StopStringCriteria(tokenizer, stop_strings)]
-        options["stopping_criteria"] = StoppingCriteriaList(criteria)
-    return options | {"custom_generate": partial(speculative_decoding, streamer=options.get("streamer"))}
+    options = {name: value for name, value in options.items() if name != "synced_gpus"}
+    return options | {"custom_generate": speculative_decoding}
 
 
 def speculative_decoding(
@@ -98,33 +76,29 @@ def speculative_decoding(
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: Any,
-    streamer: Any = None,
     **model_kwargs: Any,
-) -> Tensor | SpeculativeOutput:
+) -> Tensor:
     """Run the decoding loop, called by ``generate()`` after its preparation.
 
     Logits processors are called as in greedy decoding; stopping criteria are called for one row at a time, after each token.
-    Returns (B, length) tokens as greedy decoding does, or a :class:`SpeculativeOutput`.
+    Returns (B, length) tokens as greedy decoding does.
     """
     cache = model_kwargs.get(CACHE)
-    _check_options(generation_config, logits_processor, streamer, input_ids)
+    _check_options(generation_config, logits_processor)
     _check_cache(cache, input_ids, model_kwargs.get("position_ids"))
     fresh = isinstance(cache, DynamicCache) and cache.get_seq_length() == 0
-    plain = fresh and not logits_processor and not generation_config.return_dict_in_generate
-    kind = _RecordedDecoder if plain and _recordable(model, input_ids, generation_config) else _Decoder
-    decoder = kind(model, cache, input_ids, logits_processor, stopping_criteria, generation_config, streamer)
+    kind = (
+        _RecordedDecoder
+        if fresh and not logits_processor and _recordable(model, input_ids, generation_config)
+        else _Decoder
+    )
+    decoder = kind(model, cache, input_ids, logits_processor, stopping_criteria, generation_config)
     decoder.read_prompt(model_kwargs.get("attention_mask"), model_kwargs["position_ids"])
     while decoder.rows:
         decoder.step()
-    if streamer is not None:
-        streamer.end()
     model.last_acceptance = decoder.acceptance
     # All sequences, up to the end of the longest.
-    sequences = decoder.tokens_BL[:, : max(end or 0 for end in decoder.ends)]
-    if not generation_config.return_dict_in_generate:
-        return sequences
-    kept = cache if len(input_ids) == 1 else None
-    return SpeculativeOutput(sequences=sequences, **{CACHE: kept}, acceptance=decoder.acceptance)
+    return decoder.tokens_BL[:, : max(end or 0 for end in decoder.ends)]
 
 
 class _Decoder:
@@ -138,10 +112,9 @@ class _Decoder:
         processor: LogitsProcessorList,
         criteria: StoppingCriteriaList,
         config: Any,
-        streamer: Any,
     ) -> None:
         self.model, self.cache, self.processor = model, cache, processor
-        self.n, self.limit, self.streamer = model.config.future_tokens, config.max_length, streamer
+        self.n, self.limit = model.config.future_tokens, config.max_length
         self.criteria = StoppingCriteriaList(
             each for each in criteria if type(each) is not MaxLengthCriteria or each.max_length < self.limit
         )
@@ -244,10 +217,8 @@ class _Decoder:
             before = self.lengths[row]
             fitting = tokens[: self.limit - before]
             self.tokens_BL[row, before : before + len(fitting)] = torch.tensor(fitting)
-            for token in fitting:
+            for _ in fitting:
                 self.lengths[row] += 1
-                if self.streamer is not None:
-                    self.streamer.put(torch.tensor([token]))
                 if self.ends[row] is None and self._ends(row):
                     self.ends[row] = self.lengths[row]
                 if self.pads and self.ends[row] is not None:
@@ -373,20 +344,16 @@ def _recordable(model: Any, input_ids: Tensor, config: Any) -> bool:
     return not model.config.over_context and all(type(layer) is StaticLayer for layer in layers)
 
 
-def _check_options(config: Any, processor: LogitsProcessorList, streamer: Any, ids: Tensor) -> None:
+def _check_options(config: Any, processor: LogitsProcessorList) -> None:
     if config.get_generation_mode() != GenerationMode.GREEDY_SEARCH:
         raise ConfigError(
             "speculative decoding is greedy: it supports no sampling, no beams and no assistant; "
             "set do_sample=False and num_beams=1, or remove speculative"
         )
-    recorded = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
-    for name in recorded if config.return_dict_in_generate else ():
-        if getattr(config, name):
-            raise ConfigError(f"speculative decoding does not record {name}; remove {name} or speculative")
+    if config.return_dict_in_generate:
+        raise ConfigError("speculative decoding returns tokens alone; remove return_dict_in_generate or speculative")
     if any(isinstance(step, UnbatchedClassifierFreeGuidanceLogitsProcessor) for step in processor):
         raise ConfigError("speculative decoding supports no guidance; remove guidance_scale or speculative")
-    if streamer is not None and len(ids) > 1:
-        raise ConfigError("a streamer accepts one prompt at a time; remove it for a batch")
 
 
 def _check_cache(cache: Cache | None, input_ids: Tensor, position_ids: Tensor | None) -> None:

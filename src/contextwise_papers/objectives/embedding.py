@@ -5,15 +5,12 @@ state at [CLS], which next-sentence prediction trains to summarize the input, an
 which is often better for models without such training. For a causal model a third way is the last token, the only one that
 depends on the whole text (Section 6.2.1). Without further training none of these is a semantic embedding (Section 6.2.2).
 
-:class:`Layer` computes hidden states of encoders, decoders (also ContextLM) and the encoder of encoder-decoders.
+A text that is longer than the model's positions is truncated.
 
-A text that is longer than the model's positions is truncated, or split into chunks that overlap (Section 6.2.2, note on the
-fixed window), whose vectors are averaged with their tokens as weights.
-
-Shapes: N texts, B chunks of a batch, T positions, D channels.
+Shapes: N texts, B texts of a batch, T positions, D channels.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,11 +22,12 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
+from contextwise.base.files import atomic_file, exclusive
 from contextwise.models.loading import Device, generates, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.models.tokenizers import Frame
-from contextwise.objectives.kind import TRAINED_POOLING, Kind
+from contextwise.objectives.kind import Kind
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
@@ -52,11 +50,7 @@ def text_kind(config: PreTrainedConfig) -> Kind:
 def load_text_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
-    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments as for :func:`load_model`.
-
-    Raises:
-        CheckpointError: the model does not exist, is damaged or incomplete, or is not a text model.
-    """
+    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments and errors as for :func:`load_model`."""
     if text_kind(load_config(path_or_name)) == "decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
     # The pooler and the decoder are not used: folders without them are complete.
@@ -79,44 +73,19 @@ def position_limit(model: Any) -> int | None:
     return limit
 
 
-class Layer:
-    """Computes the hidden states of one layer.
-
-    Layer 0 is the input of the first block (with the context added, in a ContextLM that injects before it), layer i the
-    output of block i, and the last layer the input of the model's head, after the final norm if there is one. In a
-    multi-token model the last layer is the input of the next-token head.
+def last_states(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """The hidden states (B, T, D) that a model's head reads, of right-padded tokens (B, T); those at padding are meaningless.
 
     Args:
-        model: any text model of transformers or of this package; for an encoder-decoder, its encoder is used.
-        number: index of the layer; None for the last.
-
-    Raises:
-        ConfigError: the model has no such layer.
+        model: any text model of transformers or of this package; an encoder-decoder's encoder is used.
     """
-
-    def __init__(self, model: Any, number: int | None = None) -> None:
-        self.kind = text_kind(model.config)
-        self.model = model.get_encoder() if self.kind == "encoder-decoder" else model
-        self.blocks = getattr(model, "blocks", None)
-        config, text = self.model.config, self.model.config.get_text_config()
-        layers = getattr(config, "num_hidden_layers", None) or text.num_hidden_layers
-        self.last = layers if self.blocks is None else len(self.blocks)
-        self.number = self.last if number is None else number
-        if not 0 <= self.number <= self.last:
-            raise ConfigError(
-                f"the layer is {number}, but this model has the layers 0 (its embeddings) to {self.last}; choose one of them"
-            )
-
-    def __call__(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Hidden states (B, T, D) of right-padded tokens (B, T); the states at padding are meaningless."""
-        inputs: dict[str, Any] = {"input_ids": input_ids}
-        if self.blocks is None:  # in ours, which are causal, right padding does not affect the tokens before it
-            inputs["attention_mask"] = attention_mask
-        if self.number < self.last:
-            return self.model.base_model(**inputs, output_hidden_states=True).hidden_states[self.number]
-        if self.kind == "decoder":
-            return final_hidden_states(self.model, **inputs)
-        return self.model.base_model(**inputs).last_hidden_state
+    kind, inputs = text_kind(model.config), {"input_ids": input_ids}
+    if not hasattr(model, "blocks"):  # in ours, which are causal, right padding does not affect the tokens before it
+        inputs["attention_mask"] = attention_mask
+    if kind == "decoder":
+        return final_hidden_states(model, **inputs)
+    encoder = model.get_encoder() if kind == "encoder-decoder" else model
+    return encoder.base_model(**inputs).last_hidden_state
 
 
 Pooling = Literal["cls", "mean", "last"]
@@ -127,7 +96,7 @@ the text."""
 
 BATCHES_AT_ONCE = 64  # batches of texts that are tokenized and sorted by length together
 ONE_SHAPE_TOKENS = 256
-"""Tokens of a batch whose shape depends on the length of its chunks alone: as fast on a CPU as larger batches, within 10%."""
+"""Tokens of a batch whose shape depends on the length of its texts alone: as fast on a CPU as larger batches, within 10%."""
 
 
 class Embedder:
@@ -136,21 +105,14 @@ class Embedder:
     Args:
         model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
         tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
-        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training (:data:`TRAINED_POOLING`), else
-            that of its kind (:data:`DEFAULT_POOLING`).
-        layer: the layer whose output is pooled (:class:`Layer`); by default the last.
-        batch_size: chunks per forward pass, padded to the longest; the vectors depend on it in their last bits only. None: a
-            vector depends on its text alone, to the last bit, because chunks of each length have batches of one shape.
-        max_tokens: length to which longer texts are truncated or split, special tokens included; by default the limit of
-            tokenizer and model.
-        split: split longer texts into chunks, of which neighbours share a quarter, instead of truncating them. The vector of
-            such a text is the mean of its chunks' vectors, weighted by their tokens.
+        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's kind (:data:`DEFAULT_POOLING`).
+        batch_size: texts per forward pass, padded to the longest; the vectors depend on it in their last bits only. None: a
+            vector depends on its text alone, to the last bit, because texts of each length have batches of one shape.
+        max_tokens: length to which longer texts are truncated, special tokens included; by default the limit of tokenizer and
+            model.
 
     Attributes:
         was_cut: of each text so far, whether it was longer than ``max_tokens``.
-
-    Raises:
-        ConfigError: an option is out of range, or the pooling does not suit the model.
     """
 
     def __init__(
@@ -159,19 +121,16 @@ class Embedder:
         tokenizer: PreTrainedTokenizerBase,
         *,
         pooling: Pooling | None = None,
-        layer: int | None = None,
         batch_size: int | None = 32,
         max_tokens: int | None = None,
-        split: bool = False,
     ) -> None:
-        self.layer = Layer(model, layer)
-        self.model, self.tokenizer, self.batch_size, self.split = model, tokenizer, batch_size, split
-        trained = getattr(model.config, TRAINED_POOLING, None)
-        self.pooling: Pooling = pooling or trained or DEFAULT_POOLING[self.layer.kind]
-        self.frame = Frame.of(tokenizer, self.layer.kind)
+        kind = text_kind(model.config)
+        self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
+        self.pooling: Pooling = pooling or DEFAULT_POOLING[kind]
+        self.frame = Frame.of(tokenizer, kind)
         if self.pooling not in get_args(Pooling):
             raise ConfigError(f"the pooling is {self.pooling!r}; choose cls, mean or last")
-        if self.pooling == "cls" and self.layer.kind == "decoder":
+        if self.pooling == "cls" and kind == "decoder":
             raise ConfigError(
                 "the pooling is cls, but in a decoder the first token does not see the text; choose last or mean"
             )
@@ -179,16 +138,12 @@ class Embedder:
             raise ConfigError(
                 "the pooling is cls, but the tokenizer adds no [CLS] token before a text; choose mean or last"
             )
-        if split and not tokenizer.is_fast:
-            raise ConfigError(
-                f"a tokenizer of the class {type(tokenizer).__name__} cannot split long texts; truncate them instead"
-            )
         self.max_tokens = self._limit(max_tokens)
         self.was_cut: list[bool] = []
 
     @property
     def _special(self) -> int:
-        """The number of special tokens of a chunk."""
+        """The number of special tokens of a text."""
         return len(self.frame) + self.tokenizer.num_special_tokens_to_add()
 
     def _limit(self, max_tokens: int | None) -> int | None:
@@ -211,81 +166,61 @@ class Embedder:
 
     @torch.no_grad()
     def blocks(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D).
-
-        Raises:
-            DataError: a text is empty, or has no tokens.
-            ConfigError: tokenizer and model do not match, or a vector is not finite in the model's precision.
-        """
+        """Embed texts in order, and yield the vectors of one group of texts at a time: float32, (group, D)."""
         left, mixed_up_to = iter(texts), same_frequencies_up_to(self.model)
         while group := list(islice(left, BATCHES_AT_ONCE * (self.batch_size or 64))):
-            of_text, chunks = self._chunks(group)
-            order = np.argsort([-len(ids) for ids in chunks], kind="stable")
-            kinds = [max(mixed_up_to if self.batch_size else 0, len(ids)) for ids in chunks]
+            tokens = self.tokens(group)
+            order = np.argsort([-len(ids) for ids in tokens], kind="stable")
+            kinds = [max(mixed_up_to if self.batch_size else 0, len(ids)) for ids in tokens]
             alike = [list(each) for _, each in groupby(order, kinds.__getitem__)]
-            vectors_CD = np.concatenate(
-                [vectors for each in alike for vectors in self._batches([chunks[i] for i in each])]
+            vectors_ND = np.concatenate(
+                [vectors for each in alike for vectors in self._batches([tokens[i] for i in each])]
             )
-            if not np.isfinite(vectors_CD).all():
+            if not np.isfinite(vectors_ND).all():
                 raise ConfigError(
                     f"a vector is not finite: {str(self.model.dtype).removeprefix('torch.')} is not precise enough for "
                     "this model, or its weights are damaged; try float32"
                 )
-            yield _of_texts(vectors_CD[np.argsort(order)], of_text, [len(ids) for ids in chunks])
+            yield vectors_ND[np.argsort(order)]
 
-    def _batches(self, chunks: list[list[int]]) -> Iterator[np.ndarray]:
-        """Pool chunks that a batch may have together, (B, D) of each batch."""
-        size = self.batch_size or max(1, ONE_SHAPE_TOKENS // len(chunks[0]))
-        for start in range(0, len(chunks), size):
-            batch = chunks[start : start + size]
+    def _batches(self, tokens: list[list[int]]) -> Iterator[np.ndarray]:
+        """Pool texts that a batch may have together, (B, D) of each batch."""
+        size = self.batch_size or max(1, ONE_SHAPE_TOKENS // len(tokens[0]))
+        for start in range(0, len(tokens), size):
+            batch = tokens[start : start + size]
             filled = batch if self.batch_size else [*batch, *batch[:1] * (size - len(batch))]
             yield self._vectors(filled)[: len(batch)]
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, truncated, with special tokens."""
-        return self._chunks(texts)[1]
-
-    def _chunks(self, texts: list[str]) -> tuple[list[int], list[list[int]]]:
-        """The number of the text of each chunk, and its token ids with special tokens; a truncated text has one chunk."""
         seen = len(self.was_cut)
         for i, text in enumerate(texts, start=seen + 1):
             if not text or text.isspace():
                 raise DataError(f"text {i:,} is empty; remove it")
         limit = None if self.max_tokens is None else self.max_tokens - len(self.frame)
-        of_text: list[int] = []
-        chunks: list[list[int]] = []
-        for i, ids in enumerate(self.tokenizer(texts, verbose=False).input_ids):
+        tokens: list[list[int]] = []
+        for i, (text, ids) in enumerate(zip(texts, self.tokenizer(texts, verbose=False).input_ids, strict=True)):
             if not ids:
                 raise DataError(f"text {seen + i + 1:,} has no tokens; remove it")
             self.was_cut.append(limit is not None and len(ids) > limit)
-            pieces = self._pieces(texts[i], limit) if self.was_cut[-1] else [ids]
-            of_text += [i] * len(pieces)
-            chunks += pieces
-        highest, vocabulary = max(chain(*chunks)), self.model.get_input_embeddings().num_embeddings
+            cut = self.was_cut[-1]
+            tokens.append(self.tokenizer(text, truncation=True, max_length=limit).input_ids if cut else ids)
+        highest, vocabulary = max(chain(*tokens)), self.model.get_input_embeddings().num_embeddings
         if highest >= vocabulary:
             raise ConfigError(
                 f"the tokenizer produces the token {highest}, but the model has only {vocabulary} tokens; "
                 "use the tokenizer that belongs to the model"
             )
-        return of_text, [self.frame.around(ids) for ids in chunks]
-
-    def _pieces(self, text: str, limit: int | None) -> list[list[int]]:
-        """Token ids of the chunks of a long text, each of at most ``limit`` tokens, or of its first chunk alone."""
-        options: dict[str, Any] = {"truncation": True, "max_length": limit}
-        if not self.split:
-            return [self.tokenizer(text, **options).input_ids]
-        assert self.max_tokens is not None
-        overlap = (self.max_tokens - self._special) // 4
-        return self.tokenizer(text, **options, stride=overlap, return_overflowing_tokens=True).input_ids
+        return [self.frame.around(ids) for ids in tokens]
 
     def _vectors(self, tokens: list[list[int]]) -> np.ndarray:
-        """Pool one batch of chunks: (B, D), float32."""
+        """Pool one batch of texts: (B, D), float32."""
         device = self.model.device
         # Any token can pad on the right: nothing attends to it, and earlier positions do not change.
         ids_BT = pad_sequence([torch.tensor(ids) for ids in tokens], batch_first=True)
         lengths_B = torch.tensor([len(ids) for ids in tokens])
         real_BT = torch.arange(ids_BT.shape[1]) < lengths_B[:, None]
-        states_BTD = self.layer(ids_BT.to(device), real_BT.long().to(device)).float()
+        states_BTD = last_states(self.model, ids_BT.to(device), real_BT.long().to(device)).float()
         if self.pooling == "mean":
             kept_BTD = states_BTD.masked_fill(~real_BT.to(device)[..., None], 0.0)
             vectors_BD = kept_BTD.sum(1) / lengths_B.to(device)[:, None]
@@ -297,22 +232,15 @@ class Embedder:
         return vectors_BD.cpu().numpy()
 
 
-def _of_texts(vectors_CD: np.ndarray, of_text: list[int], lengths: list[int]) -> np.ndarray:
-    """The vectors of texts from those of their chunks, which have these numbers of tokens."""
-    first = np.flatnonzero(np.diff(of_text, prepend=-1))
-    weights = np.array(lengths, dtype=np.float32)[:, None]
-    means = np.add.reduceat(vectors_CD * weights, first) / np.add.reduceat(weights, first)
-    whole = np.diff(first, append=len(lengths))[:, None] == 1
-    return np.where(whole, vectors_CD[first], means)  # a text of one chunk has that chunk's very vector
+def normalized(vectors_ND: np.ndarray) -> np.ndarray:
+    """Vectors scaled to length 1, in their precision; a vector of zeros stays one."""
+    return vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=-1, keepdims=True), 1e-12)
 
 
-def embed_texts(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], **options: Any) -> np.ndarray:
-    """Embed texts as vectors, (N, D) float32, in order; ``options`` are the keywords of :class:`Embedder`.
-
-    Raises:
-        DataError: there are no texts, or a text is empty.
-        ConfigError: an option is out of range, or does not suit the model.
-    """
-    if not texts:
-        raise DataError("there are no texts to embed; give at least one")
-    return np.concatenate(list(Embedder(model, tokenizer, **options).blocks(texts)))
+def write_vectors(path: Path, vectors_ND: np.ndarray) -> None:
+    """Write vectors as float32 to a ``.npy`` file, atomically."""
+    vectors_ND = np.ascontiguousarray(vectors_ND, "<f4")
+    with exclusive(path, "the vectors", wait=True), atomic_file(path, "the vectors") as file:
+        # numpy.save does not notice that the last bytes of a real file found no room on the disk.
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors_ND))
+        file.write(vectors_ND.data)
