@@ -14,8 +14,6 @@ from contextwise.base.recipes import recipe_kinds
 from contextwise.base.runs import RunFolder
 from contextwise.cli.common import (
     AsJson,
-    Discoveries,
-    FalseDiscoveries,
     Label,
     Prints,
     json_file,
@@ -82,8 +80,12 @@ def trial(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
-    discoveries: Discoveries = None,
-    false_discoveries: FalseDiscoveries = 0.1,
+    discoveries: Annotated[
+        Path | None, Option(help="List the trials or decisions in this folder, and which of their changes to keep.")
+    ] = None,
+    false_discoveries: Annotated[
+        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
+    ] = 0.1,
     as_json: Annotated[
         AsJson,
         Prints(

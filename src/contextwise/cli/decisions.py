@@ -8,16 +8,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive
-from contextwise.cli.common import (
-    AsJson,
-    Discoveries,
-    FalseDiscoveries,
-    Prints,
-    show,
-    show_json,
-    show_line,
-    show_values,
-)
+from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
 
 PANEL = "Decide"
 
@@ -56,37 +47,20 @@ def decide(
             help="From two seeds or more, of both arms or of the reference alone: how many seeds and how much text it takes.",
         ),
     ] = False,
-    discoveries: Discoveries = None,
-    false_discoveries: FalseDiscoveries = 0.1,
-    as_json: Annotated[
-        AsJson,
-        Prints(
-            "contextwise.decisions:Decision",
-            "contextwise.decisions.power:Plan",
-            "contextwise.comparison.discoveries:TriedChange[]",
-        ),
-    ] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.decisions:Decision", "contextwise.decisions.power:Plan")] = False,
 ) -> None:
     """Decide from the losses of any training script whether one way to train beats another.
 
     Runs are paired by seed and document. The interval over seeds may be looked
     at after every seed: add the files of further seeds and run it again.
     """
-    if not losses and discoveries is None:
+    if not losses:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     from contextwise import decisions
     from contextwise.base.estimates import Documents
-    from contextwise.comparison.discoveries import tried_changes
     from contextwise.decisions.power import plan as planned
     from contextwise.decisions.rows import read_losses
 
-    if discoveries is not None:
-        from contextwise.reports.decided import discoveries_table
-
-        rows = tried_changes(discoveries, false_discoveries)
-        show_values(rows, as_json, discoveries_table(rows, false_discoveries))
-        return
-    assert losses
     read = read_losses(losses, step)
     from contextwise.reports.decided import comparison_table, decision_page  # which imports plotly
 

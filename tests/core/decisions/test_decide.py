@@ -626,8 +626,8 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
     assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")
-    contextwise.refused("decide --discoveries decisions --false-discoveries 5", "--false-discoveries is 5")
-    assert "1 of 1 changes are kept" in contextwise.words("decide --discoveries decisions")
+    contextwise.refused("trial --discoveries decisions --false-discoveries 5", "--false-discoveries is 5")
+    assert "1 of 1 changes are kept" in contextwise.words("trial --discoveries decisions")
     contextwise.refused("decide", "there are no losses")
     contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be one of fixed, random")
     assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80
