@@ -230,7 +230,6 @@ def compare(
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
     label: str | None = None,
-    budgets: bool = True,
     curves: bool = False,
     verbose: bool = False,
 ) -> "Comparison | CurveComparison":
@@ -242,7 +241,7 @@ def compare(
         split: as for :func:`measure`.
         limit: evaluate on the first so many documents of the corpus only.
         curves: compare the context curves of runs, not their losses.
-        reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
+        reference, all_pairs, unit, label: as for :func:`contextwise.comparison.comparison.compare`.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
@@ -291,7 +290,6 @@ def compare(
             reference=reference,
             all_pairs=all_pairs,
             unit=unit,
-            budgets=budgets,
         )
 
 

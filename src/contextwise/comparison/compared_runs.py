@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import counted, listed
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
@@ -271,6 +271,11 @@ def _without_seed(name: str) -> str:
 def is_single_run(seeds: Sequence[int | None]) -> bool:
     """Whether these are the seeds of a single run; a model that is no run has the seed None."""
     return len(seeds) == 1 and seeds[0] is not None
+
+
+def number_of_seeds(seeds: Sequence[int | None]) -> str:
+    """``, 3 seeds`` of a recipe's runs; empty for a model that is no run."""
+    return "" if list(seeds) == [None] else f", {counted(len(seeds), 'seed')}"
 
 
 def of_single_runs(single: Sequence[str], groups: int) -> str:

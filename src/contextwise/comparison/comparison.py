@@ -10,8 +10,7 @@ import numpy as np
 from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import count, exponential, listed, written
-from contextwise.base.intervals import estimate, per_seed, seed_interval
-from contextwise.comparison.budgets import Budget, equal_budgets
+from contextwise.base.intervals import estimate, per_seed
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, open_compared, other_tokenizer
 from contextwise.comparison.decided import RESULT
 from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Difference, Group
@@ -29,7 +28,6 @@ def compare(
     reference: str | None = None,
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
-    budgets: bool = True,
 ) -> Comparison:
     """Compare evaluated runs and models on the same documents.
 
@@ -41,7 +39,6 @@ def compare(
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
-        budgets: compare at equal training time and tokens too.
 
     Raises:
         ConfigError: an unknown reference or unit, or runs that are the same.
@@ -73,11 +70,6 @@ def compare(
         *_notes_on_seeds(groups, differences),
         *_notes_on_trials(runs),
     ]
-    at_budgets: list[Budget] = []
-    # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
-    if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
-        at_budgets, reasons = equal_budgets(groups, reference)
-        notes += reasons
     return Comparison(
         corpus=first["corpus"],
         documents=len(sizes_N),
@@ -86,7 +78,6 @@ def compare(
         reference=reference,
         groups=measured,
         differences=differences,
-        budgets=at_budgets,
         notes=notes,
     )
 
@@ -114,7 +105,6 @@ def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit
         perplexity=loss.map(exponential),
         bits_per_byte=per_byte,
         training_tokens=mean([each.get("tokens") for each in summaries]),
-        tokens_per_second=mean([each.get("tokens_per_second") for each in summaries]),
         training_seconds=mean([each.get("seconds") for each in summaries]),
         flops_per_token=mean(
             [each["flops"] / each["tokens"] if each.get("flops") and each.get("tokens") else None for each in summaries]
@@ -143,7 +133,6 @@ def _difference(
         difference=estimate(blocks, sizes_N),
         paired_by_seed=paired,
         seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
-        seed_interval=seed_interval(blocks, sizes_N),
         documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
         single_runs=[each for each in (name, reference) if is_single_run([run.seed for run in groups[each]])],
     )

@@ -1,6 +1,5 @@
 """The page of runs: everything about some runs in one HTML file, which needs no network and opens from disk."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
 from contextwise.comparison.result import Comparison, Difference
-from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
+from contextwise.comparison.tables import difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
 from contextwise.evaluation.measures.loss import evaluation_table, lost_note
@@ -28,13 +27,12 @@ MOST_POINTS = 1000
 SMOOTHED_SHARE = 0.02
 BEHIND_START = 0.1
 """The first tenth of training, where the loss falls from ln(vocabulary), does not set the vertical axis."""
+LOGGED = (
+    "A loss that was logged while training is that of windows, each read from its own start. The losses by document, above, "
+    "read whole documents, in which most tokens have more context. So the two of a run differ."
+)
 ROW_HEIGHT = 62
 PAIRED = "Bars: 95% intervals of the difference to the longest context, paired by document."
-SPIKE_WINDOW = 50
-"""Number of preceding rows that a row is compared to; in a short log a tenth of it."""
-SPIKE_DEVIATIONS = 8.0
-SMALLEST_SPIKE = 0.05
-"""Nats; a smaller jump is no spike, however little the rows before it vary."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +88,13 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
             Section("Differences, document by document", differences),
             Section("The models", [with_notes]),
             *sections,
-            Section("At equal budgets", budget_tables(comparison, series)),
         ]
     measured = _context_curves(curves)
     sections = [Section("How much context the models use", measured), *sections]
     remarks = notes or []
     sections += [
         Section("Notes", [page.bullets(remarks)] if remarks else []),
-        Section(
-            "How it was made", ["To make it again:", page.commands(_commands(runs, comparison)), *map(_run, curves)]
-        ),
+        Section("How it was made", [*map(_run, curves)]),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
     return Page(title, sections, subtitle, verdict(comparison) if comparison else _answers(curves), __file__)
@@ -206,20 +201,6 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
     return curves, series
 
 
-def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]:
-    """Commands that train the runs again, beside the old ones, and compare the new ones."""
-    again = {run.path.resolve(): f"{run.path}-again" for run in runs}
-    lines = [["train", str(run.recipe_file), "--out", again[run.path.resolve()]] for run in runs]
-    if comparison is not None:
-        sources = []
-        for source in (source for group in comparison.groups for source in group.sources):
-            run = _run_of(source)
-            sources.append(source if run is None else again.get(run.path.resolve(), source))
-        corpus = comparison.corpus
-        lines.append(["compare", *sources, "--corpus", corpus["path"], "--split", corpus["split"]])
-    return [shlex.join(["contextwise", *words]) for words in lines]
-
-
 def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     """The evaluations of each run, for a page without a comparison."""
     tables: list[Part] = []
@@ -320,7 +301,7 @@ def _pair(difference: Difference) -> str:
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
-    """Traces with what was spent by each point: raw training loss (faint), smoothed, its spikes; validation losses."""
+    """Traces with what was spent by each point: raw training loss (faint), smoothed; validation losses."""
     traces = []
     shared = {"name": plain(curve.label), "legendgroup": curve.label}
 
@@ -333,12 +314,6 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         add(_binned(train), "", mode="lines", opacity=0.25, line_width=1, showlegend=False)
         smooth = _binned({**train, "loss": smoothed(train["loss"])})
         add(smooth, "training loss %{y:.4f}", mode="lines", line_width=2)
-        jumps = spikes(train["loss"])
-        if len(jumps):
-            at = {name: values[jumps] for name, values in train.items()}
-            marker = {"size": 11, "symbol": "triangle-down-open", "line": {"width": 2}}
-            hover = "spike at step %{customdata:.0f}: %{y:.4f}"
-            add(at, hover, mode="markers", marker=marker, customdata=at["step"].tolist(), showlegend=False)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
     rows = curve.run.validations()
     further = sorted({name for row in rows for name in row if name.endswith("_loss") and row[name] is not None})
@@ -400,25 +375,3 @@ def _axes(drawn: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
     if all("flops" in rows for rows in drawn):
         axes.append(axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"))
     return axes
-
-
-def spikes(losses: np.ndarray) -> np.ndarray:
-    """Indices of spikes in a training loss: the highest row of each jump above what the rows before it allow.
-
-    A row jumps if it is more than 8 standard deviations above the median of the 50 rows before; the deviation is estimated
-    from their median absolute deviation, which the jumps themselves do not raise (objectives, Section 6.2.8: sudden spikes
-    point to bad data or too high a learning rate).
-
-    Args:
-        losses: one a row of the log, in order.
-    """
-    before = min(SPIKE_WINDOW, max(5, len(losses) // 10))
-    if len(losses) <= before:
-        return np.empty(0, dtype=np.int64)
-    windows = np.lib.stride_tricks.sliding_window_view(losses, before)[:-1]
-    middle = np.median(windows, axis=1)
-    deviation = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
-    jumped = losses[before:] > middle + np.maximum(SPIKE_DEVIATIONS * deviation, SMALLEST_SPIKE)
-    edges = before + np.flatnonzero(np.diff(jumped, prepend=False, append=False))
-    tops = [start + int(losses[start:end].argmax()) for start, end in edges.reshape(-1, 2)]
-    return np.array(tops, dtype=np.int64)

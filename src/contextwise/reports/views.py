@@ -305,7 +305,7 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
             row |= {f"{of}seeds": len(group.seeds), f"{of}parameters": group.parameters}
             for field in ("loss", "perplexity", "bits_per_byte"):
                 row |= _limits(f"{of}{field}", getattr(group, field))
-            for field in ("training_tokens", "training_seconds", "tokens_per_second", "flops_per_token"):
+            for field in ("training_tokens", "training_seconds", "flops_per_token"):
                 row[f"{of}{field}"] = getattr(group, field)
         rows.append(row)
     return rows

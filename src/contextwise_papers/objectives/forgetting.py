@@ -16,8 +16,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json, counted
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Cell, Column, Table, terminal
-from contextwise.comparison.budgets import number_of_seeds
-from contextwise.comparison.compared_runs import evaluate_all
+from contextwise.comparison.compared_runs import evaluate_all, number_of_seeds
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.result import Comparison, Group
 from contextwise.data import Corpus
@@ -97,10 +96,8 @@ class Forgetting:
         if options.get("context") is None:
             contexts = [_data(source).get("context") for source in sources]
             options["context"] = min((size for size in contexts if isinstance(size, int)), default=None)
-        # Without the comparison at equal budgets: these models were trained one after the other.
         on_old, on_new = (
-            compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True, budgets=False)
-            for corpus in (old, new)
+            compare(sources, results=evaluate_all(sources, corpus, **options), all_pairs=True) for corpus in (old, new)
         )
         if not on_old.differences:
             raise ConfigError(

@@ -6,10 +6,9 @@ import numpy as np
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import count
-from contextwise.base.runs import RunFolder
+from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
 from contextwise.base.tables import Column, Table
-from contextwise.comparison.budgets import number_of_seeds, validated_on, validation_curve, why_no_validation
-from contextwise.comparison.compared_runs import SeededRun, groups_of
+from contextwise.comparison.compared_runs import SeededRun, groups_of, number_of_seeds
 
 
 class LedgerRow(TypedDict):
@@ -88,6 +87,33 @@ def _row(name: str, runs: list[RunFolder], budgets: dict[str, float]) -> LedgerR
         "validated_on": validated_on(runs).strip(),
         "at": at,
     }
+
+
+def why_no_validation(run: RunFolder, recipe: dict[str, Any]) -> str:
+    """Why a run has no validation loss that can be compared."""
+    rows = run.metrics("validation")
+    if not rows:
+        return "logged no validation loss"
+    on = measured_on(recipe, rows[-1].get("examples"))
+    return f"was validated{on} while it trained, and fewer than {FEWEST_EXAMPLES} show nothing"
+
+
+def validated_on(runs: list[RunFolder]) -> str:
+    """The examples of the runs' validations, in words; empty if they differ."""
+    words = {measured_on(run.recipe(), run.validations()[-1].get("examples")) for run in runs}
+    return words.pop() if len(words) == 1 else ""
+
+
+def validation_curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """(budget spent, loss) at each validation of a run whose budget is known, in the order of the steps.
+
+    A run that stops early exports the weights of its lowest loss, so its loss is the lowest so far.
+    """
+    known = [(row[kind], row["loss"]) for row in run.validations() if kind in row]
+    spent, losses = np.array(known, dtype=float).reshape(-1, 2).T
+    if run.recipe().get("training", {}).get("patience") is not None:
+        losses = np.minimum.accumulate(losses)
+    return spent, losses
 
 
 def side_by_side_table(values: ObjectivesJson) -> Table:
