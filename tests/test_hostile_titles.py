@@ -25,7 +25,6 @@ from contextwise.decisions import Decision
 from contextwise.evaluation.kernel import Result
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.folder import PlannedRun, RunState
-from contextwise.experiments.scheduling import state_table
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.result import TrialResult
 from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
@@ -261,7 +260,6 @@ TABLES: dict[str, Callable[[str, Path], RenderableType]] = {
     "discoveries": lambda title, folder: discoveries_table(discovered(title, folder), 0.1),
     "trial": lambda title, folder: trial_tables(tried(title, folder)),
     "sweep": lambda title, folder: plan_table([state(title)]),
-    "scheduling": lambda title, folder: state_table([state(title)], {}),
     "attention": lambda title, folder: terminal_report(attention_of(title)),
     "comparison": lambda title, folder: compared(title, folder),
     "evaluation": lambda title, folder: evaluated(title, folder),
