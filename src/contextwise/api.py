@@ -283,13 +283,7 @@ def compare(
             for i, each in enumerate(subjects)
         ]
         return comparison.compare(
-            sources,
-            label=label,
-            results=results,
-            names=names,
-            reference=reference,
-            all_pairs=all_pairs,
-            unit=unit,
+            sources, label=label, results=results, names=names, reference=reference, all_pairs=all_pairs, unit=unit
         )
 
 

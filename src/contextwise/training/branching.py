@@ -4,7 +4,6 @@ The trunk trains at a constant learning rate. With ``schedule: wsd``, runs of se
 that they share the part before it: a branch ends with the weights of an uninterrupted run of its length.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from contextwise.base.config import validate
@@ -29,33 +28,6 @@ def may_branch(trunk: Path, recipe: Recipe) -> bool:
         return True
     kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(run.checkpoints)]
     return not run.finished and max(kept, default=0) < step
-
-
-def shared_tokens(recipe: Recipe, lengths: Sequence[int]) -> dict[int, int]:
-    """The tokens that shorter runs of a recipe may share with the longest as their trunk: length -> tokens before its decay.
-
-    Empty unless the schedule is ``wsd`` and warm-up and ramp-up are as long in all runs.
-
-    Args:
-        lengths: in tokens, of whole steps.
-    """
-    settings = recipe.training
-    if settings.schedule != "wsd" or settings.trunk or settings.branches or getattr(recipe.data, "context_stages", {}):
-        return {}
-    runs = {tokens: recipe.of_length(tokens) for tokens in sorted(set(lengths))}
-    *_, longest = runs.values()
-    steps = {tokens: run.full_steps for tokens, run in runs.items()}
-    size = recipe.tokens_per_step if settings.rampup_batch_size else None
-    ramps = {(settings.warmup(each), size and settings.rampup(each, size)) for each in steps.values()}
-    starts = {tokens: run.decay_start() for tokens, run in runs.items()}
-    first = longest.batch_sizes.step_at(settings.warmup(longest.full_steps) * longest.examples_per_step)
-    if len(ramps) > 1 or not max(1, first) <= min(starts.values()) <= max(starts.values()) <= longest.decay_start():
-        return {}
-    return {
-        tokens: run.batch_sizes.before(starts[tokens]) * recipe.data.context
-        for tokens, run in runs.items()
-        if run is not longest
-    }
 
 
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:

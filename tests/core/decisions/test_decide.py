@@ -408,9 +408,6 @@ def test_seeds_of_one_call_decide_together_and_a_decision_that_was_seen_stands(t
         "after 4 of 10 seeds, and stands. With all of them, which by themselves decide nothing: +0.0"
         in second.notes[-1]
     )
-    file = tmp_path / "d" / "looked.json"  # of a version that kept no numbers: one looked after each seed
-    file.write_text(json.dumps({name: each for name, each in json.loads(file.read_text()).items() if name != "looks"}))
-    assert decide(frame, out=tmp_path / "d").comparisons[0].decided_after == 4
 
 
 def test_no_other_process_looks_between_reading_the_looks_and_keeping_this_one(tmp_path, monkeypatch):
