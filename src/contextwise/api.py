@@ -344,7 +344,7 @@ def trial(
     """
     settings = {key: value for key, value in locals().items() if key not in TRIAL_ARGUMENTS and value is not None}
     from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.reports.trial import run_with_page, trial_command
+    from contextwise.reports.trial import run_with_page
 
     file = arms if isinstance(arms, str | Path) else None
     if not isinstance(arms, str | Path | Sequence | Mapping):
@@ -354,7 +354,7 @@ def trial(
         values["corpus"] = plain_values({"corpus": corpus})["corpus"]
     planned = Trial(load_trial(file, values, plain_values(changes), out))
     with output(verbose):
-        return run_with_page(planned, trial_command(planned.path))
+        return run_with_page(planned)
 
 
 @checked

@@ -62,7 +62,7 @@ def decide(
     from contextwise.decisions.rows import read_losses
 
     read = read_losses(losses, step)
-    from contextwise.reports.decided import comparison_table, decision_page  # which imports plotly
+    from contextwise.reports.decided import decision_page, decision_parts  # which imports plotly
 
     notes = [f"Note: {note}" for note in read.notes]
     if plan:
@@ -91,6 +91,5 @@ def decide(
     if as_json:
         show_json(decision)
         return
-    remarks = [f"Note: {note}" for note in decision.notes]
-    show(*decision.sentences, "", comparison_table(decision), *remarks)
+    show(*decision_parts(decision))
     show_line(f"page: {page}")

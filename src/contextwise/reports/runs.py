@@ -14,7 +14,7 @@ from contextwise.base.files import without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
-from contextwise.comparison.result import Comparison, Difference
+from contextwise.comparison.result import Comparison
 from contextwise.comparison.tables import difference_table, model_table, verdict
 from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
@@ -31,7 +31,6 @@ LOGGED = (
     "A loss that was logged while training is that of windows, each read from its own start. The losses by document, above, "
     "read whole documents, in which most tokens have more context. So the two of a run differ."
 )
-ROW_HEIGHT = 62
 PAIRED = "Bars: 95% intervals of the difference to the longest context, paired by document."
 
 
@@ -100,6 +99,11 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     return Page(title, sections, subtitle, verdict(comparison) if comparison else _answers(curves), __file__)
 
 
+def page_of(result: RunFolder | Comparison) -> Page:
+    """The page of a run, or of a comparison with its runs."""
+    return report_page([result]) if isinstance(result, RunFolder) else report_page([], result)
+
+
 def _answers(curves: list[Curve]) -> list[str]:
     """What each run has reached, and what its context curves say, for a page without a comparison."""
     answers = []
@@ -150,13 +154,10 @@ def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
     traces, most = [], 1
     for name, (result, series) in results.items():
         bins = [each for each in result.summary["bins"] if each["targets"]]
-        at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-        more = [minus_longest(each, result.summary["documents"]) or Estimate(0.0, 0.0, 0.0) for each in bins]
-        bars = {"error_y": page.error_bars(more)} if more and all(each.has_interval for each in more) else {}
-        style: dict[str, Any] = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **bars}
-        y = [each["loss"] for each in bins]
-        traces.append(scatter(at, y, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style))
-        most = max([most, *(each["visible_to"] for each in bins)])
+        limits = [(each["visible_from"], each["visible_to"]) for each in bins]
+        bars = [minus_longest(each, result.summary["documents"]) or Estimate(0.0, 0.0, 0.0) for each in bins]
+        traces.append(page.visible_points(name, series, limits, [each["loss"] for each in bins], bars))
+        most = max([most, *(last for _, last in limits)])
     xaxis = page.powers_of_two("visible tokens", most)
     return page.figure(traces, xaxis=xaxis, yaxis={"title": "loss, nats per token"}, showlegend=any(results))
 
@@ -255,49 +256,13 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
 
 
 def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[str, Any]:
-    """Paired differences with their intervals, a row each; the seeds as small points where there are several.
-
-    ``series``: name of a group -> number of its colour.
-    """
-    rows = len(comparison.differences)
-    traces, labels, shown = [], [], [0.0]
-    for row, difference in enumerate(comparison.differences):
-        y, estimate = rows - row, difference.difference
-        traces += _difference_traces(difference, y, series[difference.group])
-        values = estimate.value, estimate.low, estimate.high, *difference.seed_differences.values()
-        shown += [value for value in values if value is not None]
-        # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
-        where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
-        labels.append({"text": _pair(difference), "showarrow": False, **where})
-    room = 0.08 * (max(shown) - min(shown)) or 0.01
+    """Paired differences with their intervals; ``series``: name of a group -> number of its colour."""
+    rows = [
+        page.IntervalRow(f"{each.group} − {each.reference}", each.difference, each.seed_differences, series[each.group])
+        for each in comparison.differences
+    ]
     title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first has the lower loss"
-    axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
-    xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
-    yaxis = {"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True}
-    layout = {"height": 74 + ROW_HEIGHT * rows, "margin": {"l": 12, "r": 12, "t": 4, "b": 56}, "showlegend": False}
-    return page.figure(traces, annotations=labels, xaxis=xaxis, yaxis=yaxis, **layout)
-
-
-def _difference_traces(difference: Difference, y: float, series: int) -> list[go.Scatter]:
-    """The difference with its whiskers, and below it the seeds' own differences if there are several."""
-    estimate, interval, whiskers = difference.difference, "", None
-    if estimate.has_interval:
-        interval = f"<br>95% interval {estimate.interval('+.4f')}"
-        whiskers = {**page.error_bars([estimate]), "thickness": 2.5, "width": 7}
-    hover, marker = f"{_pair(difference)}<br>", {"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]}
-    style: dict[str, Any] = {"mode": "markers", "marker": marker, "error_x": whiskers}
-    drawn = [scatter([estimate.value], [y], series, f"{hover}%{{x:+.4f}}{interval}", **style)]
-    seeds = difference.seed_differences
-    if len(seeds) > 1:
-        style = {"mode": "markers", "marker": {"size": 7, "symbol": "circle-open"}}
-        own = scatter(list(seeds.values()), [y - 0.22] * len(seeds), series, **style)
-        hovers = [f"{hover}seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds]
-        drawn.append(own.update(hoverinfo=None, hovertemplate=hovers))
-    return drawn
-
-
-def _pair(difference: Difference) -> str:
-    return f"{plain(difference.group)} − {plain(difference.reference)}"
+    return page.interval_rows(rows, title)
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:

@@ -34,7 +34,7 @@ STOPPED = {
 }
 
 
-def run_with_page(trial: Trial, command: str) -> TrialResult:
+def run_with_page(trial: Trial, command: str = "") -> TrialResult:
     """Run a trial to its end, or resume it; after each seed write the page and print what is known so far.
 
     Args:
@@ -44,8 +44,7 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
     """
 
     def on_look(result: TrialResult) -> None:
-        recipe = trial.folder.settings_file.read_text(encoding="utf-8")
-        trial_page(result, recipe, command).write(trial.path / PAGE)
+        trial_page(result, command=command).write(trial.path / PAGE)
         for sentence in [] if result.stopped else result.findings:
             say(sentence)
 
@@ -210,13 +209,15 @@ def _expected(plan: TrialPlan) -> str:
     )
 
 
-def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
+def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page:
     """The page of a trial.
 
     Args:
-        recipe: the text of ``trial.yaml``.
+        recipe: the text of ``trial.yaml``; that in its folder if not given.
         command: the command line that continues the trial and makes the page again.
     """
+    recipe = recipe or Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
+    command = command or trial_command(result.path)
     own_rates = "Each arm has the learning rate of its recipe."
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))

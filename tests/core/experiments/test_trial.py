@@ -670,12 +670,12 @@ def test_page_and_tables_say_the_decision_first(finished, corpus_folder, capsys)
     assert html.count('class="plot"') == 3 and "<button" not in html
     overview, *_ = overview_plots(result)
     assert html.index('id="overview"') < html.index('id="path-0"')
-    seeds, whole = overview.figure["data"]
-    newest = [each.last.fixed for each in result.comparisons]
-    assert seeds["y"] == [2] * len(result.comparisons[0].looks) + [1] * len(result.comparisons[1].looks)
+    alike, seeds, slower, _ = overview.figure["data"]
+    assert seeds["y"] == [1.78] * len(result.comparisons[0].looks)
     assert [each["text"] for each in overview.figure["layout"]["annotations"]] == ["alike", "slower"]
-    assert whole["x"] == [each.value for each in newest]
-    assert whole["error_x"]["array"] == pytest.approx([each.high - each.value for each in newest])
+    for drawn, each in zip((alike, slower), result.comparisons, strict=True):
+        assert drawn["x"] == [each.last.fixed.value]
+        assert drawn["error_x"]["array"] == pytest.approx([each.last.fixed.high - each.last.fixed.value])
     show(trial_tables(result))
     printed = capsys.readouterr().out
     assert any(note == "gpt2 and alike have the same recipe, so they train the same models." for note in result.notes)
