@@ -16,7 +16,7 @@ from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
 from contextwise.comparison.result import Comparison
 from contextwise.comparison.tables import difference_table, model_table, verdict
-from contextwise.evaluation.kernel import results_of
+from contextwise.evaluation.kernel import measures, results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
 from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
@@ -208,8 +208,8 @@ def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     for run in runs:
         for summary in (r.summary for r in results_of(run.evaluation) if r.measure in measures_of_loss()):
             settings, condition = summary["settings"], summary.get("condition")
-            scored = "each sentence on its own" + (f", with {condition}" if condition else "")
-            if not summary.get("by_sentence"):
+            scored = f"{measures()[summary['measure']].scored}{(condition and f', with {condition}') or ''}"
+            if "stride" in settings:
                 scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
             title = (
                 f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
