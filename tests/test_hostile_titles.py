@@ -77,7 +77,7 @@ def decided(title: str, folder: Path) -> Decision:
 def tried(title: str, folder: Path) -> TrialResult:
     """A trial with arms of this name."""
     decision = decided(title, folder)
-    lengths = [Length(arm, 0, 640, 10, 64, 0.1, 0.2, 0, 1e9, 2.0, 1.0) for arm in ("b", title)]
+    lengths = [Length(arm, 0, 640, 10, 64, 0.1, 0.2, 1e9, 2.0, 1.0) for arm in ("b", title)]
     counts = {"documents": 8, "tokens": 80, "effective_documents": 8.0, "near_copies": {}, "near_copies_left_out": True}
     losses = {arm: {0: [1.0, 2.0, 3.0, 4.0]} for arm in ("b", title)}
     return TrialResult(
