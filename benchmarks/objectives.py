@@ -16,8 +16,7 @@ import torch
 from benchmarks.harness import publish
 from contextwise.base.config import read_yaml
 from contextwise.base.progress import say
-from contextwise.base.runs import RunFolder
-from contextwise.comparison.budgets import validated_on, validation_curve
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.data import Corpus
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
@@ -40,9 +39,10 @@ def side_by_side(runs: Mapping[str, RunFolder]) -> dict[str, Any]:
     rows = []
     for name, run in runs.items():
         summary, model, at = summaries[name], run.recipe()["model"], {}
+        validations = run.metrics("validation")
         for kind, budget in budgets.items():
-            spent, losses = validation_curve(run, kind)
-            at[kind] = float(np.interp(budget, spent, losses)) if len(spent) and spent[0] <= budget else None
+            spent, losses = ([row[key] for row in validations] for key in (kind, "loss"))
+            at[kind] = float(np.interp(budget, spent, losses)) if spent and spent[0] <= budget else None
         rows.append(
             {
                 "name": name,
@@ -50,7 +50,7 @@ def side_by_side(runs: Mapping[str, RunFolder]) -> dict[str, Any]:
                 "family": model.get("pretrained") or model["family"],
                 **{key: summary[key] / summary["steps"] for key in ("input_tokens", "target_tokens", "flops")},
                 "loss": summary["validation_loss"],
-                "validated_on": validated_on([run]).strip(),
+                "validated_on": measured_on(run.recipe(), summary.get("validation_examples")).strip(),
                 "at": at,
             }
         )

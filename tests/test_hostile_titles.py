@@ -25,7 +25,6 @@ from contextwise.decisions import Decision
 from contextwise.evaluation.kernel import Result
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.folder import PlannedRun, RunState
-from contextwise.experiments.scheduling import state_table
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.result import TrialResult
 from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
@@ -78,7 +77,7 @@ def decided(title: str, folder: Path) -> Decision:
 def tried(title: str, folder: Path) -> TrialResult:
     """A trial with arms of this name."""
     decision = decided(title, folder)
-    lengths = [Length(arm, 0, 640, 10, 64, 0.1, 0.2, 0, 1e9, 2.0, 1.0) for arm in ("b", title)]
+    lengths = [Length(arm, 0, 640, 10, 64, 0.1, 0.2, 1e9, 2.0, 1.0) for arm in ("b", title)]
     counts = {"documents": 8, "tokens": 80, "effective_documents": 8.0, "near_copies": {}, "near_copies_left_out": True}
     losses = {arm: {0: [1.0, 2.0, 3.0, 4.0]} for arm in ("b", title)}
     return TrialResult(
@@ -261,7 +260,6 @@ TABLES: dict[str, Callable[[str, Path], RenderableType]] = {
     "discoveries": lambda title, folder: discoveries_table(discovered(title, folder), 0.1),
     "trial": lambda title, folder: trial_tables(tried(title, folder)),
     "sweep": lambda title, folder: plan_table([state(title)]),
-    "scheduling": lambda title, folder: state_table([state(title)], {}),
     "attention": lambda title, folder: terminal_report(attention_of(title)),
     "comparison": lambda title, folder: compared(title, folder),
     "evaluation": lambda title, folder: evaluated(title, folder),

@@ -38,7 +38,7 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
     "metrics": (["run/metrics.jsonl"], [*READ, "train run/recipe.yaml --out run"]),
     "model": (["run/model/manifest.json"], [*USED, *MEASURED]),
     "result": (["run/evaluation/*/summary.json", "run/evaluation/*/manifest.json"], [*READ, *MEASURED]),
-    "decision": (["decision/*.json"], ["decide losses.jsonl --out decision", "decide --discoveries ."]),
+    "decision": (["decision/*.json"], ["decide losses.jsonl --out decision", "trial --discoveries ."]),
     "corpus": (["corpus/manifest.json"], ["corpus corpus", "evaluate run --corpus corpus --out new"]),
     "sweep": (
         ["sweep/plan.json", "sweep/sweep.yaml", "sweep/runs/*/metrics.jsonl", "sweep/runs/*/*.json"],

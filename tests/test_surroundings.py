@@ -223,7 +223,7 @@ def test_no_argument_of_another_type_reaches_the_inside(
     rows |= {name: [0, 0] for name in ("seed", "document")} | {"tokens": [1, 1]}
     model = save_model(tmp_path / "model", small_gpt2())
     monkeypatch.setattr("contextwise.training.train", lambda recipe: recipe)
-    monkeypatch.setattr("contextwise.reports.trial.run_with_page", lambda trial, command: trial)
+    monkeypatch.setattr("contextwise.reports.trial.run_with_page", lambda trial: trial)
     calls: dict[Any, dict[str, Any]] = {
         prepare_corpus: {"sources": "a.txt", "tokenizer": "bytes", "out": "out", "overwrite": True},
         contextwise.train: {"recipe": recipe},

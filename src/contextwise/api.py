@@ -230,7 +230,6 @@ def compare(
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
     label: str | None = None,
-    budgets: bool = True,
     curves: bool = False,
     verbose: bool = False,
 ) -> "Comparison | CurveComparison":
@@ -242,7 +241,7 @@ def compare(
         split: as for :func:`measure`.
         limit: evaluate on the first so many documents of the corpus only.
         curves: compare the context curves of runs, not their losses.
-        reference, all_pairs, unit, label, budgets: as for :func:`contextwise.comparison.comparison.compare`.
+        reference, all_pairs, unit, label: as for :func:`contextwise.comparison.comparison.compare`.
     """
     from contextwise.comparison import comparison
     from contextwise.comparison.compared_runs import evaluate_all
@@ -284,14 +283,7 @@ def compare(
             for i, each in enumerate(subjects)
         ]
         return comparison.compare(
-            sources,
-            label=label,
-            results=results,
-            names=names,
-            reference=reference,
-            all_pairs=all_pairs,
-            unit=unit,
-            budgets=budgets,
+            sources, label=label, results=results, names=names, reference=reference, all_pairs=all_pairs, unit=unit
         )
 
 
@@ -352,7 +344,7 @@ def trial(
     """
     settings = {key: value for key, value in locals().items() if key not in TRIAL_ARGUMENTS and value is not None}
     from contextwise.experiments.trial import Trial, load_trial
-    from contextwise.reports.trial import run_with_page, trial_command
+    from contextwise.reports.trial import run_with_page
 
     file = arms if isinstance(arms, str | Path) else None
     if not isinstance(arms, str | Path | Sequence | Mapping):
@@ -362,7 +354,7 @@ def trial(
         values["corpus"] = plain_values({"corpus": corpus})["corpus"]
     planned = Trial(load_trial(file, values, plain_values(changes), out))
     with output(verbose):
-        return run_with_page(planned, trial_command(planned.path))
+        return run_with_page(planned)
 
 
 @checked

@@ -16,7 +16,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.experiments.executors import train_run
-from contextwise.experiments.scheduling import LiveTable, schedule
+from contextwise.experiments.scheduling import schedule
 from contextwise.training import load_recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise_plan.scaling.observations import read_observations
@@ -46,8 +46,7 @@ def finished(settings, monkeypatch):
     sweep = Sweep.planned(settings)
     sweep.write()
     executor = InProcess(sweep)
-    with LiveTable(sweep) as table:
-        schedule(sweep, executor, 0, table)
+    schedule(sweep, executor, 0)
     return sweep, executor.started
 
 
@@ -169,8 +168,7 @@ def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
     sweep = Sweep.planned(decaying(SHORT_AND_LONG))
     sweep.write()
     executor = Beside(sweep)
-    with LiveTable(sweep) as table:
-        schedule(sweep, executor, 0, table)
+    schedule(sweep, executor, 0)
     short, long = (run.id for run in sweep.plan)
     assert executor.started == [long, short, long] and sweep.count()["finished"] == 2
     recipe = next(run for run in sweep.runs if run.id == short).recipe()

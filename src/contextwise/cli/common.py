@@ -39,10 +39,6 @@ Corpus = Annotated[
     ),
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
-Discoveries = Annotated[
-    Path | None, Option(help="List the trials or decisions in this folder, and which of their changes to keep.")
-]
-FalseDiscoveries = Annotated[float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
 
 

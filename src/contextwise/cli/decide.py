@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from rich.console import RenderableType
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError, misspelt
@@ -14,8 +13,6 @@ from contextwise.base.recipes import recipe_kinds
 from contextwise.base.runs import RunFolder
 from contextwise.cli.common import (
     AsJson,
-    Discoveries,
-    FalseDiscoveries,
     Label,
     Prints,
     json_file,
@@ -82,8 +79,12 @@ def trial(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
-    discoveries: Discoveries = None,
-    false_discoveries: FalseDiscoveries = 0.1,
+    discoveries: Annotated[
+        Path | None, Option(help="List the trials or decisions in this folder, and which of their changes to keep.")
+    ] = None,
+    false_discoveries: Annotated[
+        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
+    ] = 0.1,
     as_json: Annotated[
         AsJson,
         Prints(
@@ -134,14 +135,14 @@ def trial(
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
     Corpus.open(loaded.corpus)
     from contextwise.experiments.trial import Trial
-    from contextwise.reports.trial import plan_tables, run_with_page, trial_command
+    from contextwise.reports.trial import plan_tables, run_with_page
 
     planned = Trial(loaded)
     if dry_run:
         plan = planned.plan()
         show_values(plan, as_json, plan_tables(plan, loaded.equal))
         return
-    result = run_with_page(planned, trial_command(planned.path))
+    result = run_with_page(planned)
     show_trial(result, as_json)
 
 
@@ -245,12 +246,10 @@ def compare(
 
 def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, html: Path | None, as_json: bool) -> None:
     """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
-    from contextwise.comparison.curves import compare_curves, curves_table, differences_table, open_curves
+    from contextwise.comparison.curves import compare_curves, comparison_parts, open_curves
 
     comparison = compare_curves(open_curves(runs, **options))
-    tables: list[RenderableType] = [curves_table(comparison.curves), differences_table(comparison.curves)]
-    tables.append(f"{comparison.answer}.")
-    show_and_write(tables, "the comparison", comparison.curves, out, as_json)
+    show_and_write(comparison_parts(comparison), "the comparison", comparison.curves, out, as_json)
     _show_page(comparison, html, as_json)
 
 

@@ -8,16 +8,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive
-from contextwise.cli.common import (
-    AsJson,
-    Discoveries,
-    FalseDiscoveries,
-    Prints,
-    show,
-    show_json,
-    show_line,
-    show_values,
-)
+from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
 
 PANEL = "Decide"
 
@@ -28,8 +19,8 @@ def decide(
         Argument(
             metavar="LOSSES",
             help="Files, or folders of them, with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, "
-            "seed, document, tokens, nats; or logs of lm_eval --log_samples or Inspect, or runs of W&B or TensorBoard. "
-            "ARM:SEED=PATH labels one that names no arm and seed.",
+            "seed, document, tokens, nats; or logs of lm_eval --log_samples. ARM:SEED=PATH labels "
+            "one that names no arm and seed.",
         ),
     ] = None,
     reference: Annotated[
@@ -56,39 +47,22 @@ def decide(
             help="From two seeds or more, of both arms or of the reference alone: how many seeds and how much text it takes.",
         ),
     ] = False,
-    discoveries: Discoveries = None,
-    false_discoveries: FalseDiscoveries = 0.1,
-    as_json: Annotated[
-        AsJson,
-        Prints(
-            "contextwise.decisions:Decision",
-            "contextwise.decisions.power:Plan",
-            "contextwise.comparison.discoveries:TriedChange[]",
-        ),
-    ] = False,
+    as_json: Annotated[AsJson, Prints("contextwise.decisions:Decision", "contextwise.decisions.power:Plan")] = False,
 ) -> None:
     """Decide from the losses of any training script whether one way to train beats another.
 
     Runs are paired by seed and document. The interval over seeds may be looked
     at after every seed: add the files of further seeds and run it again.
     """
-    if not losses and discoveries is None:
+    if not losses:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     from contextwise import decisions
     from contextwise.base.estimates import Documents
-    from contextwise.comparison.discoveries import tried_changes
     from contextwise.decisions.power import plan as planned
     from contextwise.decisions.rows import read_losses
 
-    if discoveries is not None:
-        from contextwise.reports.decided import discoveries_table
-
-        rows = tried_changes(discoveries, false_discoveries)
-        show_values(rows, as_json, discoveries_table(rows, false_discoveries))
-        return
-    assert losses
     read = read_losses(losses, step)
-    from contextwise.reports.decided import comparison_table, decision_page  # which imports plotly
+    from contextwise.reports.decided import decision_page, decision_parts  # which imports plotly
 
     notes = [f"Note: {note}" for note in read.notes]
     if plan:
@@ -117,6 +91,5 @@ def decide(
     if as_json:
         show_json(decision)
         return
-    remarks = [f"Note: {note}" for note in decision.notes]
-    show(*decision.sentences, "", comparison_table(decision), *remarks)
+    show(*decision_parts(decision))
     show_line(f"page: {page}")

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from contextwise.base.config import validate, with_overrides
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import listed
+from contextwise.base.estimates import counted, listed
 from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
@@ -181,7 +181,16 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
         if common:
             break
     if len(common) != 1:
-        raise _no_choice(sources, candidates, [searched[0][shared] for shared in common])
+        shared = [searched[0][each] for each in common] or [result for each in candidates for result in each]
+        known = "; ".join(sorted(f"{result.summary['label']} ({result.path})" for result in shared))
+        if common:
+            raise ConfigError(
+                f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
+            )
+        raise DataError(
+            f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
+            "models with other tokenizers, the folders of their evaluations of the same documents"
+        )
     chosen = common.pop()
     return [
         each[0] if is_result(source) else next(r for r in each if question(r) == chosen)
@@ -193,29 +202,6 @@ def _resolved_settings(result: Evaluation) -> str:
     corpus, settings = result.summary["corpus"], result.summary["settings"]
     data = [corpus["fingerprint"], corpus["split"], corpus.get("metadata")]
     return content_key(measure=result.measure, data=data, settings=settings)
-
-
-def _no_choice(
-    sources: Sequence[str], candidates: list[list[Evaluation]], common: list[Evaluation]
-) -> ConfigError | DataError:
-    """The error where the sources have no evaluation in common, or several."""
-    if common:
-        labels = sorted({result.summary["label"] for result in common})
-        if len(labels) > 1:
-            return ConfigError(f"the runs are evaluated on {', '.join(labels)}; choose one with `label`")
-        folders = "; ".join(sorted(str(result.path) for result in common))
-        return ConfigError(
-            f"the runs are evaluated on {labels[0]} with several settings; give the folders of the evaluations to compare, "
-            f"such as one of {folders}"
-        )
-    each = "; ".join(
-        f"{source} on {', '.join(sorted({result.summary['label'] for result in results}))}"
-        for source, results in zip(sources, candidates, strict=True)
-    )
-    return DataError(
-        f"the runs are not evaluated on the same corpus with the same settings ({each}); give one with `corpus`, or, of models "
-        "with other tokenizers, the folders of their evaluations of the same documents"
-    )
 
 
 def _evaluations(source: str) -> list[Evaluation]:
@@ -271,6 +257,11 @@ def _without_seed(name: str) -> str:
 def is_single_run(seeds: Sequence[int | None]) -> bool:
     """Whether these are the seeds of a single run; a model that is no run has the seed None."""
     return len(seeds) == 1 and seeds[0] is not None
+
+
+def number_of_seeds(seeds: Sequence[int | None]) -> str:
+    """``, 3 seeds`` of a recipe's runs; empty for a model that is no run."""
+    return "" if list(seeds) == [None] else f", {counted(len(seeds), 'seed')}"
 
 
 def of_single_runs(single: Sequence[str], groups: int) -> str:

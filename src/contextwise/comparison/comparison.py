@@ -9,9 +9,8 @@ import numpy as np
 
 from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import count, exponential, listed, written
-from contextwise.base.intervals import estimate, per_seed, seed_interval
-from contextwise.comparison.budgets import Budget, equal_budgets
+from contextwise.base.estimates import count, exponential, listed
+from contextwise.base.intervals import estimate, per_seed
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, open_compared, other_tokenizer
 from contextwise.comparison.decided import RESULT
 from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Difference, Group
@@ -29,7 +28,6 @@ def compare(
     reference: str | None = None,
     all_pairs: bool = False,
     unit: Literal["token", "byte"] = "token",
-    budgets: bool = True,
 ) -> Comparison:
     """Compare evaluated runs and models on the same documents.
 
@@ -41,7 +39,6 @@ def compare(
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
-        budgets: compare at equal training time and tokens too.
 
     Raises:
         ConfigError: an unknown reference or unit, or runs that are the same.
@@ -69,15 +66,10 @@ def compare(
     notes += [
         *_note_on_tokens(measured),
         *_note_on_lost_texts(runs),
-        *_note_on_sentences(groups, differences),
+        *_notes_on_scoring(groups),
         *_notes_on_seeds(groups, differences),
         *_notes_on_trials(runs),
     ]
-    at_budgets: list[Budget] = []
-    # Budgets compare training runs; the contexts that are withheld in scoring have no effect on those.
-    if budgets and not any(compared.evaluation.summary.get("condition") for compared in runs):
-        at_budgets, reasons = equal_budgets(groups, reference)
-        notes += reasons
     return Comparison(
         corpus=first["corpus"],
         documents=len(sizes_N),
@@ -86,7 +78,6 @@ def compare(
         reference=reference,
         groups=measured,
         differences=differences,
-        budgets=at_budgets,
         notes=notes,
     )
 
@@ -114,7 +105,6 @@ def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit
         perplexity=loss.map(exponential),
         bits_per_byte=per_byte,
         training_tokens=mean([each.get("tokens") for each in summaries]),
-        tokens_per_second=mean([each.get("tokens_per_second") for each in summaries]),
         training_seconds=mean([each.get("seconds") for each in summaries]),
         flops_per_token=mean(
             [each["flops"] / each["tokens"] if each.get("flops") and each.get("tokens") else None for each in summaries]
@@ -143,7 +133,6 @@ def _difference(
         difference=estimate(blocks, sizes_N),
         paired_by_seed=paired,
         seed_differences={str(seed): value for seed, value in zip(seeds, by_seed, strict=False)},
-        seed_interval=seed_interval(blocks, sizes_N),
         documents_lower=float((difference_N[sizes_N > 0] < 0).mean()),
         single_runs=[each for each in (name, reference) if is_single_run([run.seed for run in groups[each]])],
     )
@@ -202,18 +191,17 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
     for compared in runs[1:]:
         other = compared.evaluation.summary
         pair = f"{first.source} and {compared.source}"
-        mixed = bool(base.get("by_sentence")) != bool(other.get("by_sentence"))
-        sentences, documents = (first, compared) if base.get("by_sentence") else (compared, first)
+        ours, theirs = (measures()[each.evaluation.measure].scored for each in (first, compared))
+        mixed = ours != theirs
         if mixed and unit == "token":
             raise DataError(
-                f"{sentences.source} was scored sentence by sentence, and {documents.source} document by document, which sees "
-                "more and has no ends of sentences; compare them in bits per byte (`unit` byte), or evaluate both with "
-                f"contextwise measure {sentences.evaluation.measure}"
+                f"of {first.source} {ours} were scored, and of {compared.source} {theirs}, which are other text to predict; "
+                "compare them in bits per byte (`unit` byte), or evaluate both with one measure"
             )
         same_text = _hashes(first) is not None and _hashes(first) == _hashes(compared)
-        ours, theirs = base["corpus"], other["corpus"]
-        same_corpus = ours["fingerprint"] == theirs["fingerprint"]
-        if not same_corpus and unit == "token" and ours["tokenizer_hash"] != theirs["tokenizer_hash"]:
+        here, there = base["corpus"], other["corpus"]
+        same_corpus = here["fingerprint"] == there["fingerprint"]
+        if not same_corpus and unit == "token" and here["tokenizer_hash"] != there["tokenizer_hash"]:
             raise other_tokenizer(pair) if same_text else other_tokenizer(pair, "use one tokenizer for both")
         if same_corpus and base["documents"] != other["documents"]:
             raise DataError(
@@ -222,7 +210,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             )
         if not same_corpus and not (same_text and unit == "byte"):
             raise DataError(
-                f"{pair} were evaluated on different documents ({ours['path']} and {theirs['path']}); "
+                f"{pair} were evaluated on different documents ({here['path']} and {there['path']}); "
                 "evaluate both on one corpus with contextwise evaluate"
             )
         if mixed:
@@ -233,7 +221,7 @@ def _check_same_data(runs: list[ComparedRun], unit: str) -> list[str]:
             if (a := _setting(base, key)) != (b := _setting(other, key))
         ]
         same_columns = same_corpus and _setting(base, "contexts") == _setting(other, "contexts")
-        if same_columns and not values and ours.get("metadata") != theirs.get("metadata"):
+        if same_columns and not values and here.get("metadata") != there.get("metadata"):
             values = ["the metadata have changed in between"]
         if values:
             notes.append(
@@ -277,23 +265,14 @@ def _note_on_tokens(groups: list[Group]) -> list[str]:
     return [f"{OTHER_TOKENS}: {each}."]
 
 
-def _note_on_sentences(groups: dict[str, list[ComparedRun]], differences: list[Difference]) -> list[str]:
-    """Note on evaluations by sentence: how they were made, and the relative perplexities."""
-    names = [name for name, runs in groups.items() if runs[0].evaluation.summary.get("by_sentence")]
-    if not names:
-        return []
-    if len(names) < len(groups):
-        return [
-            f"Every sentence was scored on its own, its end included, by {listed(names)}; the others read whole documents. "
-            "They predict the same bytes, from other text."
-        ]
-    parts = [
-        f"{difference.group} to {difference.reference}: {written(relative, '+.1%')}"
-        for difference in differences
-        if (relative := difference.relative_perplexity) is not None
-    ]
-    further = f" Relative perplexity of {'; '.join(parts)}." if parts else ""
-    return [f"Every sentence was scored on its own, its end included.{further}"]
+def _notes_on_scoring(groups: dict[str, list[ComparedRun]]) -> list[str]:
+    """What measures say of how they scored, with the groups of which each says the same."""
+    remarks: dict[str, list[str]] = {}
+    for name, runs in groups.items():
+        evaluation = runs[0].evaluation
+        remarks.setdefault(measures()[evaluation.measure].remark(evaluation.summary), []).append(name)
+    said = ((listed(names), len(names) == 1, remark) for remark, names in remarks.items() if remark)
+    return [f"{names} {'is' if one else 'are'} {remark}" for names, one, remark in said]
 
 
 def _notes_on_trials(runs: list[ComparedRun]) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from rich.console import RenderableType
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate, as_json, listed
@@ -226,6 +227,12 @@ def differences_table(curves: list[ComparedCurve]) -> Table:
     names = [Column(curve.shown, "estimate", "+.4f", interval=interval) for curve in others]
     title = f"Minus {first.shown}, nats per token, paired by document; 95% intervals"
     return Table(title, [Column("visible tokens", align="right"), *names], rows)
+
+
+def comparison_parts(comparison: CurveComparison) -> list[RenderableType]:
+    """What the verb prints."""
+    curves = comparison.curves
+    return [curves_table(curves), differences_table(curves), f"{comparison.answer}."]
 
 
 def ranking(curves: list[ComparedCurve]) -> str:

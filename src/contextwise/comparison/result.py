@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from contextwise.base.estimates import Estimate, counted, exponential, written
-from contextwise.base.intervals import Interval
 from contextwise.base.views import Viewed
-from contextwise.comparison.budgets import Budget
-from contextwise.comparison.compared_runs import is_single_run, of_single_runs
+from contextwise.comparison.compared_runs import of_single_runs
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
 OTHER_TOKENS = "They were trained on different numbers of tokens"
@@ -22,9 +20,7 @@ class Group:
         seeds: of the runs; ``[None]`` for a model that is no run.
         loss: nats per token of the held-out documents, mean over seeds.
         losses: the loss of each run.
-        training_tokens, tokens_per_second, training_seconds: means over the runs, None where not known. The
-            speeds of training are those of each run by itself, with the machine's load at that time.
-        flops_per_token: of training; None where not known.
+        training_tokens, training_seconds, flops_per_token: of training, means over the runs; None where not known.
     """
 
     name: str
@@ -36,14 +32,8 @@ class Group:
     perplexity: Estimate
     bits_per_byte: Estimate | None
     training_tokens: float | None
-    tokens_per_second: float | None
     training_seconds: float | None
     flops_per_token: float | None = None
-
-    @property
-    def single_run(self) -> bool:
-        """Whether the group is one run, which says nothing about other seeds of its recipe."""
-        return is_single_run(self.seeds)
 
 
 @dataclass(frozen=True)
@@ -54,7 +44,6 @@ class Difference:
         difference: with the interval over documents (and seeds, where there are several).
         paired_by_seed: whether both groups have the same seeds.
         seed_differences: seed -> difference, if paired by seed.
-        seed_interval: t-interval over seeds alone; None with one seed.
         documents_lower: share of the documents on which the group's loss is lower.
         single_runs: names of those of the two that are one run: the interval does not hold for other seeds of them.
     """
@@ -65,7 +54,6 @@ class Difference:
     difference: Estimate
     paired_by_seed: bool
     seed_differences: dict[str, float]
-    seed_interval: Interval | None
     documents_lower: float
     single_runs: list[str] = field(default_factory=list)
 
@@ -129,7 +117,6 @@ class Comparison(Viewed):
     reference: str
     groups: list[Group]
     differences: list[Difference]
-    budgets: list[Budget]
     notes: list[str]
 
     @property

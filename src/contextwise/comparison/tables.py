@@ -4,29 +4,18 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, duration, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, listed, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
-from contextwise.comparison.budgets import Budget, number_of_seeds
+from contextwise.comparison.compared_runs import number_of_seeds
 from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Group
-
-MID_SCHEDULE = (
-    "* Interpolated in the middle of a schedule: the run continued after this point with a learning rate that had not come "
-    "down yet, which counts against it."
-)
-
-LOGGED = (
-    "A loss that was logged while training is that of windows, each read from its own start. The losses by document, above, "
-    "read whole documents, in which most tokens have more context. So the two of a run differ."
-)
 
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
-    """Models, differences, equal budgets and notes, one below the other."""
+    """Models, differences and notes, one below the other."""
     return terminal(
         model_table(comparison),
         *(f"{difference.verdict}." for difference in comparison.differences),
         "",
-        *budget_tables(comparison),
         *(f"Note: {note}" for note in comparison.notes),
     )
 
@@ -81,28 +70,6 @@ def difference_table(comparison: Comparison) -> Table:
     return Table(title, columns, rows)
 
 
-def budget_tables(comparison: Comparison, series: Mapping[str, int] = {}) -> list[Table]:
-    """Losses that runs logged at equal training time, and at equal training tokens; ``series`` as in :func:`model_table`."""
-    starred = [budget for budget in comparison.budgets if any(row.mid_schedule for row in budget.rows)]
-    notes = {id(budget): [MID_SCHEDULE] for budget in starred[-1:]}
-    for budget in comparison.budgets[-1:]:
-        notes[id(budget)] = [*notes.get(id(budget), []), LOGGED]
-    return [
-        _budget_table(budget, comparison.reference, series, notes.get(id(budget), [])) for budget in comparison.budgets
-    ]
-
-
-def _budget_table(budget: Budget, reference: str, series: Mapping[str, int], notes: list[str]) -> Table:
-    at = duration(budget.at) if budget.kind == "seconds" else f"{count(budget.at)} tokens"
-    rows = [
-        Row([row.group, f"{row.loss:.4f}{'*' if row.mid_schedule else ' '}", row.difference], series.get(row.group))
-        for row in budget.rows
-    ]
-    difference = Column(f"minus {reference}", "difference", missing="")
-    title = f"Logged while training: loss after {at}{budget.measured_on}"
-    return Table(title, ["model", "logged loss\n(nats/token)", difference], rows, notes)
-
-
 def verdict(comparison: Comparison) -> list[str]:
     """The result in paragraphs: the model with the lowest loss against each of the others, and what it costs beside them."""
     lowest = comparison.lowest
@@ -112,10 +79,7 @@ def verdict(comparison: Comparison) -> list[str]:
 
 
 def _costs(comparison: Comparison, best: Group) -> list[str]:
-    """Parameters and FLOPs of training of the best model, relative to each of the others.
-
-    Speeds are not compared: each run's is its own, beside whatever else the machine did.
-    """
+    """Parameters and FLOPs of training of the best model, relative to each of the others."""
     others = [group for group in comparison.groups if group is not best]
     numbers = {group.parameters for group in comparison.groups}
     shown = count if len({count(number) for number in numbers}) == len(numbers) else "{:,}".format

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NotRequired, TypedDict, get_args
+from typing import Any, ClassVar, TypedDict, get_args
 
 import numpy as np
 
@@ -35,13 +35,12 @@ SEEDS_ALONE = "by the means of the runs"
 class Looked(TypedDict):
     """``looked.json`` of a decision: its question, and what was looked at.
 
-    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look; without
-    them one looked after each seed.
+    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look.
     """
 
     question: dict[str, Any]
     runs: dict[str, dict[int, str]]
-    looks: NotRequired[dict[str, list[int]]]
+    looks: dict[str, list[int]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,7 +239,7 @@ def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, l
     if folder is None or not (folder / LOOKED).exists():
         return {}, {}
     kept = _kept(folder)
-    return kept["runs"], kept.get("looks", {arm: [*range(1, len(seeds) + 1)] for arm, seeds in kept["runs"].items()})
+    return kept["runs"], kept["looks"]
 
 
 def _kept(folder: Path) -> dict[str, Any]:

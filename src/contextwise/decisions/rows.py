@@ -22,20 +22,12 @@ import pyarrow.compute as pc
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line, refuse_pipe
 from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.hashes import content_key
-from contextwise.decisions.logs import (
-    NO_LABEL,
-    RunLabel,
-    inspect_rows,
-    is_tracked,
-    lm_eval_rows,
-    run_label,
-    tracked_rows,
-)
+from contextwise.decisions.logs import NO_LABEL, RunLabel, lm_eval_rows, run_label
 
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
 WHOLE_RUN = ""  # the document of a row that is the mean of a run
-KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".eval", ".json"}
+KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
 JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
 ROWS = {*JSON_LINES, *TABLES, ".parquet"}
 """Endings of files of rows."""
@@ -113,7 +105,7 @@ def _files(source: str) -> list[str]:
     folder = Path(source)
     if glob.has_magic(source) and not folder.exists() and (found := sorted(glob.glob(source))):  # noqa: PTH207
         return found
-    if not folder.is_dir() or is_tracked(folder) or any(folder.rglob("samples_*.jsonl")):
+    if not folder.is_dir() or any(folder.rglob("samples_*.jsonl")):
         return [source]
     return [str(file) for file in sorted(folder.iterdir()) if _kind(file) in ROWS] or [source]
 
@@ -154,20 +146,14 @@ def _refuse_other_columns(names: list[Any]) -> None:
 
 
 def _read(path: Path, label: RunLabel) -> pa.Table:
-    """The rows of a file, or of the logs of lm-evaluation-harness or Inspect."""
+    """The rows of a file, or of the samples of lm-evaluation-harness."""
     kind = _kind(path)
     try:
         refuse_pipe(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
-    if path.is_dir() and is_tracked(path):
-        return tracked_rows(path, label)
-    if path.is_dir() and len(logs := [*path.glob("*.eval"), *path.glob("*.json")]) == 1:
-        return inspect_rows(logs[0], label)
     if path.is_dir() or path.name.startswith("samples_"):
         return lm_eval_rows(path, label)
-    if kind in (".eval", ".json"):
-        return inspect_rows(path, label)
     texts = pa.schema([(name, pa.string()) for name in TEXTS])
     try:
         if kind in JSON_LINES:
@@ -205,8 +191,8 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
             f"{path} cannot be read: {why}; give a row for each document of a run, each column of one type"
         ) from None
     raise DataError(
-        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, a folder of them or of lm_eval --log_samples, a "
-        "log of Inspect, or a run of W&B or TensorBoard"
+        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, or a folder of them or of "
+        "lm_eval --log_samples"
     )
 
 

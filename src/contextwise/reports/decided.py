@@ -5,6 +5,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rich.console import RenderableType
+
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Row, Table
 from contextwise.comparison.decided import READINGS, Comparison
@@ -56,49 +58,27 @@ def overview_plots(result: "Decided") -> list[Plot]:
     """The difference of each of several arms: its seeds, and the newest interval; nothing for one comparison."""
     if len(result.comparisons) < 2:
         return []
-    total = len(result.comparisons)
-    rows = {total - number: each for number, each in enumerate(result.comparisons)}
-    seeds = [(value, row) for row, each in rows.items() for value in _by_seed(each)]
-    values, at = map(list, zip(*seeds, strict=True))
-    traces = [page.scatter(values, at, None, "%{x:+.4f}", name="each seed", **CROSSES)]
-    newest = {row: each.last.of(each.documents) for row, each in rows.items()}
-    known = {row: estimate for row, estimate in newest.items() if estimate.has_interval}
-    if known:
-        estimates = [*known.values()]
-        style = {"name": READINGS[result.documents], "mode": "markers", "error_x": page.error_bars(estimates)}
-        traces.append(page.scatter([each.value for each in estimates], [*known], 0, "%{x:+.4f}", **style))
-    margins = {each.margin for each in result.comparisons}
-    lines = [page.level(value, "dash" if value else "solid", "x") for m in margins for value in (0.0, m, -m)]
-    beside = {"showarrow": False, "x": 0, "xref": "paper", "xanchor": "left", "yanchor": "middle"}
-    labels = [
-        {"text": page.plain(f"{each.arm}{at_budget(each, result)}"), "y": row + 0.33, **beside}
-        for row, each in rows.items()
+    rows = [
+        page.IntervalRow(f"{each.arm}{at_budget(each, result)}", each.last.of(each.documents), _by_seed(each), number)
+        for number, each in enumerate(result.comparisons)
     ]
-    xaxis = {"title": page.plain(f"minus {result.reference} ({newest[total].unit})"), "tickformat": "~g", "nticks": 7}
-    yaxis = {"visible": False, "range": [0.5, total + 0.62], "fixedrange": True}
-    layout = page.figure(
-        traces,
-        annotations=labels,
-        xaxis=xaxis,
-        yaxis=yaxis,
-        shapes=lines,
-        height=110 + 44 * total,
-        margin={"l": 12, "r": 12, "t": 8, "b": 52},
-    )
+    margins = {each.margin for each in result.comparisons}
+    title = page.plain(f"minus {result.reference} ({rows[0].estimate.unit})")
+    layout = page.interval_rows(rows, title, [value for margin in margins for value in (margin, -margin)])
     caption = f"Left of zero the loss is lower than that of {result.reference}; the dashed lines are the margin."
     return [Plot("overview", layout, f"Differences to {result.reference}", caption)]
 
 
-def _by_seed(comparison: Comparison) -> list[float]:
-    """The difference of each seed."""
+def _by_seed(comparison: Comparison) -> dict[int, float]:
+    """Number of a seed, from 1 -> its difference."""
     sums = [look.seeds * look.fixed.value for look in comparison.looks]
-    return [after - before for before, after in itertools.pairwise([0.0, *sums])]
+    return {seed: after - before for seed, (before, after) in enumerate(itertools.pairwise([0.0, *sums]), 1)}
 
 
 def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
-    own = _by_seed(comparison)
-    seeds = [*range(1, len(own) + 1)]
+    by_seed = _by_seed(comparison)
+    seeds, own = [*by_seed], [*by_seed.values()]
     beside = [seed - 0.12 for seed in seeds]  # of the intervals, which would hide them
     marks = {"text": [f"seed {seed}" for seed in seeds], **CROSSES}
     traces = [page.scatter(beside, own, None, "%{text}: %{y:+.4f}", name="each seed", **marks)]
@@ -143,8 +123,15 @@ def losses_table(decision: Decision) -> Table:
     return Table(f"Losses, {decision.unit}:", columns, rows)
 
 
-def decision_page(decision: Decision, command: str) -> Page:
+def decision_parts(decision: Decision) -> list[RenderableType]:
+    """What the verb prints: the decisions, their table and the notes."""
+    notes = [f"Note: {note}" for note in decision.notes]
+    return [*decision.sentences, "", comparison_table(decision), *notes]
+
+
+def decision_page(decision: Decision, command: str = "") -> Page:
     """The page of a decision; ``command`` is the command line that makes it again."""
+    command = command or f"contextwise.decide(…, {decision.reference!r})"
     paths = [path_plot(each, number, decision) for number, each in enumerate(decision.comparisons)]
     sections = [
         Section("Comparisons", [*overview_plots(decision), comparison_table(decision), *decision.notes]),

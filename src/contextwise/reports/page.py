@@ -286,3 +286,55 @@ def error_bars(values: Sequence[Estimate]) -> dict[str, Any]:
     """The intervals of estimates, for ``error_x`` or ``error_y`` of a trace."""
     up, down = zip(*((e.limits[1] - e.value, e.value - e.limits[0]) for e in values), strict=True)
     return {"array": list(up), "arrayminus": list(down)}
+
+
+def visible_points(
+    name: str, series: int, bins: Sequence[tuple[int, int]], values: Sequence[float], bars: Sequence[Estimate]
+) -> Any:
+    """A line of values over bins of visible tokens (first and last), with the intervals of ``bars`` where all have one."""
+    whiskers = {"error_y": error_bars(bars)} if bars and all(each.has_interval for each in bars) else {}
+    style = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **whiskers}
+    at = [(first * last) ** 0.5 for first, last in bins]
+    return scatter(at, values, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style)
+
+
+@dataclass(frozen=True)
+class IntervalRow:
+    """A row of :func:`interval_rows`: its name, value, the values of single seeds by seed, and the number of its colour."""
+
+    name: str
+    estimate: Estimate
+    seeds: Mapping[Any, float]
+    series: int
+
+
+def interval_rows(rows: Sequence[IntervalRow], title: str, lines: Sequence[float] = ()) -> dict[str, Any]:
+    """A figure with a value and its interval in each row, and below it those of the seeds as small points if there are several.
+
+    ``lines``: dashed, at these values beside zero.
+    """
+    traces, labels, shown = [], [], [0.0, *lines]
+    for y, row in zip(range(len(rows), 0, -1), rows, strict=True):
+        estimate, hover, interval, whiskers = row.estimate, f"{plain(row.name)}<br>", "", None
+        if estimate.has_interval:
+            interval = f"<br>{estimate.confidence:.0%} interval {estimate.interval('+.4f')}"
+            whiskers = {**error_bars([estimate]), "thickness": 2.5, "width": 7}
+        marker = {"size": 11, "symbol": SYMBOLS[row.series % len(SYMBOLS)]}
+        style: dict[str, Any] = {"mode": "markers", "marker": marker, "error_x": whiskers}
+        traces.append(scatter([estimate.value], [y], row.series, f"{hover}%{{x:+.4f}}{interval}", **style))
+        if len(row.seeds) > 1:
+            style = {"mode": "markers", "marker": {"size": 7, "symbol": "circle-open"}}
+            own = scatter(list(row.seeds.values()), [y - 0.22] * len(row.seeds), row.series, **style)
+            hovers = [f"{hover}seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in row.seeds]
+            traces.append(own.update(hoverinfo=None, hovertemplate=hovers))
+        shown += [v for v in (estimate.value, estimate.low, estimate.high, *row.seeds.values()) if v is not None]
+        # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
+        where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
+        labels.append({"text": plain(row.name), "showarrow": False, **where})
+    room = 0.08 * (max(shown) - min(shown)) or 0.01
+    axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
+    xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
+    yaxis = {"visible": False, "range": [0.5, len(rows) + 0.62], "fixedrange": True}
+    layout = {"height": 74 + 62 * len(rows), "margin": {"l": 12, "r": 12, "t": 4, "b": 56}, "showlegend": False}
+    shapes = [level(value, "dash", "x") for value in lines]
+    return figure(traces, annotations=labels, xaxis=xaxis, yaxis=yaxis, shapes=shapes, **layout)

@@ -1,6 +1,5 @@
 """The page of runs: everything about some runs in one HTML file, which needs no network and opens from disk."""
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +14,9 @@ from contextwise.base.files import without_folders
 from contextwise.base.runs import RunFolder, measured_on, too_few_examples
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
-from contextwise.comparison.result import Comparison, Difference
-from contextwise.comparison.tables import LOGGED, budget_tables, difference_table, model_table, verdict
-from contextwise.evaluation.kernel import results_of
+from contextwise.comparison.result import Comparison
+from contextwise.comparison.tables import difference_table, model_table, verdict
+from contextwise.evaluation.kernel import measures, results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
 from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
@@ -28,13 +27,11 @@ MOST_POINTS = 1000
 SMOOTHED_SHARE = 0.02
 BEHIND_START = 0.1
 """The first tenth of training, where the loss falls from ln(vocabulary), does not set the vertical axis."""
-ROW_HEIGHT = 62
+LOGGED = (
+    "A loss that was logged while training is that of windows, each read from its own start. The losses by document, above, "
+    "read whole documents, in which most tokens have more context. So the two of a run differ."
+)
 PAIRED = "Bars: 95% intervals of the difference to the longest context, paired by document."
-SPIKE_WINDOW = 50
-"""Number of preceding rows that a row is compared to; in a short log a tenth of it."""
-SPIKE_DEVIATIONS = 8.0
-SMALLEST_SPIKE = 0.05
-"""Nats; a smaller jump is no spike, however little the rows before it vary."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +87,21 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
             Section("Differences, document by document", differences),
             Section("The models", [with_notes]),
             *sections,
-            Section("At equal budgets", budget_tables(comparison, series)),
         ]
     measured = _context_curves(curves)
     sections = [Section("How much context the models use", measured), *sections]
     remarks = notes or []
     sections += [
         Section("Notes", [page.bullets(remarks)] if remarks else []),
-        Section(
-            "How it was made", ["To make it again:", page.commands(_commands(runs, comparison)), *map(_run, curves)]
-        ),
+        Section("How it was made", [*map(_run, curves)]),
     ]
     title = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} others"
     return Page(title, sections, subtitle, verdict(comparison) if comparison else _answers(curves), __file__)
+
+
+def page_of(result: RunFolder | Comparison) -> Page:
+    """The page of a run, or of a comparison with its runs."""
+    return report_page([result]) if isinstance(result, RunFolder) else report_page([], result)
 
 
 def _answers(curves: list[Curve]) -> list[str]:
@@ -155,13 +154,10 @@ def curve_figure(results: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
     traces, most = [], 1
     for name, (result, series) in results.items():
         bins = [each for each in result.summary["bins"] if each["targets"]]
-        at = [(each["visible_from"] * each["visible_to"]) ** 0.5 for each in bins]
-        more = [minus_longest(each, result.summary["documents"]) or Estimate(0.0, 0.0, 0.0) for each in bins]
-        bars = {"error_y": page.error_bars(more)} if more and all(each.has_interval for each in more) else {}
-        style: dict[str, Any] = {"mode": "lines+markers", **({"name": plain(name)} if name else {}), **bars}
-        y = [each["loss"] for each in bins]
-        traces.append(scatter(at, y, series, f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}", **style))
-        most = max([most, *(each["visible_to"] for each in bins)])
+        limits = [(each["visible_from"], each["visible_to"]) for each in bins]
+        bars = [minus_longest(each, result.summary["documents"]) or Estimate(0.0, 0.0, 0.0) for each in bins]
+        traces.append(page.visible_points(name, series, limits, [each["loss"] for each in bins], bars))
+        most = max([most, *(last for _, last in limits)])
     xaxis = page.powers_of_two("visible tokens", most)
     return page.figure(traces, xaxis=xaxis, yaxis={"title": "loss, nats per token"}, showlegend=any(results))
 
@@ -206,28 +202,14 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
     return curves, series
 
 
-def _commands(runs: list[RunFolder], comparison: Comparison | None) -> list[str]:
-    """Commands that train the runs again, beside the old ones, and compare the new ones."""
-    again = {run.path.resolve(): f"{run.path}-again" for run in runs}
-    lines = [["train", str(run.recipe_file), "--out", again[run.path.resolve()]] for run in runs]
-    if comparison is not None:
-        sources = []
-        for source in (source for group in comparison.groups for source in group.sources):
-            run = _run_of(source)
-            sources.append(source if run is None else again.get(run.path.resolve(), source))
-        corpus = comparison.corpus
-        lines.append(["compare", *sources, "--corpus", corpus["path"], "--split", corpus["split"]])
-    return [shlex.join(["contextwise", *words]) for words in lines]
-
-
 def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
     """The evaluations of each run, for a page without a comparison."""
     tables: list[Part] = []
     for run in runs:
         for summary in (r.summary for r in results_of(run.evaluation) if r.measure in measures_of_loss()):
             settings, condition = summary["settings"], summary.get("condition")
-            scored = "each sentence on its own" + (f", with {condition}" if condition else "")
-            if not summary.get("by_sentence"):
+            scored = f"{measures()[summary['measure']].scored}{(condition and f', with {condition}') or ''}"
+            if "stride" in settings:
                 scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
             title = (
                 f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
@@ -274,53 +256,17 @@ def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
 
 
 def difference_figure(comparison: Comparison, series: dict[str, int]) -> dict[str, Any]:
-    """Paired differences with their intervals, a row each; the seeds as small points where there are several.
-
-    ``series``: name of a group -> number of its colour.
-    """
-    rows = len(comparison.differences)
-    traces, labels, shown = [], [], [0.0]
-    for row, difference in enumerate(comparison.differences):
-        y, estimate = rows - row, difference.difference
-        traces += _difference_traces(difference, y, series[difference.group])
-        values = estimate.value, estimate.low, estimate.high, *difference.seed_differences.values()
-        shown += [value for value in values if value is not None]
-        # Above the interval, not at an axis: on a phone the names of two models leave no room beside them.
-        where = {"x": 0, "xref": "paper", "xanchor": "left", "y": y + 0.33, "yanchor": "middle"}
-        labels.append({"text": _pair(difference), "showarrow": False, **where})
-    room = 0.08 * (max(shown) - min(shown)) or 0.01
+    """Paired differences with their intervals; ``series``: name of a group -> number of its colour."""
+    rows = [
+        page.IntervalRow(f"{each.group} − {each.reference}", each.difference, each.seed_differences, series[each.group])
+        for each in comparison.differences
+    ]
     title = f"difference of held-out loss, {plain(comparison.unit)}<br>left of zero: the first has the lower loss"
-    axis = {"title": title, "zeroline": True, "zerolinewidth": 2, "tickformat": "~g", "nticks": 7}
-    xaxis = {**axis, "range": [min(shown) - room, max(shown) + room]}
-    yaxis = {"visible": False, "range": [0.5, rows + 0.62], "fixedrange": True}
-    layout = {"height": 74 + ROW_HEIGHT * rows, "margin": {"l": 12, "r": 12, "t": 4, "b": 56}, "showlegend": False}
-    return page.figure(traces, annotations=labels, xaxis=xaxis, yaxis=yaxis, **layout)
-
-
-def _difference_traces(difference: Difference, y: float, series: int) -> list[go.Scatter]:
-    """The difference with its whiskers, and below it the seeds' own differences if there are several."""
-    estimate, interval, whiskers = difference.difference, "", None
-    if estimate.has_interval:
-        interval = f"<br>95% interval {estimate.interval('+.4f')}"
-        whiskers = {**page.error_bars([estimate]), "thickness": 2.5, "width": 7}
-    hover, marker = f"{_pair(difference)}<br>", {"size": 11, "symbol": SYMBOLS[series % len(SYMBOLS)]}
-    style: dict[str, Any] = {"mode": "markers", "marker": marker, "error_x": whiskers}
-    drawn = [scatter([estimate.value], [y], series, f"{hover}%{{x:+.4f}}{interval}", **style)]
-    seeds = difference.seed_differences
-    if len(seeds) > 1:
-        style = {"mode": "markers", "marker": {"size": 7, "symbol": "circle-open"}}
-        own = scatter(list(seeds.values()), [y - 0.22] * len(seeds), series, **style)
-        hovers = [f"{hover}seed {seed}: %{{x:+.4f}}<extra></extra>" for seed in seeds]
-        drawn.append(own.update(hoverinfo=None, hovertemplate=hovers))
-    return drawn
-
-
-def _pair(difference: Difference) -> str:
-    return f"{plain(difference.group)} − {plain(difference.reference)}"
+    return page.interval_rows(rows, title)
 
 
 def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
-    """Traces with what was spent by each point: raw training loss (faint), smoothed, its spikes; validation losses."""
+    """Traces with what was spent by each point: raw training loss (faint), smoothed; validation losses."""
     traces = []
     shared = {"name": plain(curve.label), "legendgroup": curve.label}
 
@@ -333,12 +279,6 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         add(_binned(train), "", mode="lines", opacity=0.25, line_width=1, showlegend=False)
         smooth = _binned({**train, "loss": smoothed(train["loss"])})
         add(smooth, "training loss %{y:.4f}", mode="lines", line_width=2)
-        jumps = spikes(train["loss"])
-        if len(jumps):
-            at = {name: values[jumps] for name, values in train.items()}
-            marker = {"size": 11, "symbol": "triangle-down-open", "line": {"width": 2}}
-            hover = "spike at step %{customdata:.0f}: %{y:.4f}"
-            add(at, hover, mode="markers", marker=marker, customdata=at["step"].tolist(), showlegend=False)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
     rows = curve.run.validations()
     further = sorted({name for row in rows for name in row if name.endswith("_loss") and row[name] is not None})
@@ -400,25 +340,3 @@ def _axes(drawn: list[dict[str, np.ndarray]]) -> list[dict[str, Any]]:
     if all("flops" in rows for rows in drawn):
         axes.append(axis("FLOPs", "flops", "training FLOPs", tickformat="", exponentformat="power"))
     return axes
-
-
-def spikes(losses: np.ndarray) -> np.ndarray:
-    """Indices of spikes in a training loss: the highest row of each jump above what the rows before it allow.
-
-    A row jumps if it is more than 8 standard deviations above the median of the 50 rows before; the deviation is estimated
-    from their median absolute deviation, which the jumps themselves do not raise (objectives, Section 6.2.8: sudden spikes
-    point to bad data or too high a learning rate).
-
-    Args:
-        losses: one a row of the log, in order.
-    """
-    before = min(SPIKE_WINDOW, max(5, len(losses) // 10))
-    if len(losses) <= before:
-        return np.empty(0, dtype=np.int64)
-    windows = np.lib.stride_tricks.sliding_window_view(losses, before)[:-1]
-    middle = np.median(windows, axis=1)
-    deviation = 1.4826 * np.median(np.abs(windows - middle[:, None]), axis=1)
-    jumped = losses[before:] > middle + np.maximum(SPIKE_DEVIATIONS * deviation, SMALLEST_SPIKE)
-    edges = before + np.flatnonzero(np.diff(jumped, prepend=False, append=False))
-    tops = [start + int(losses[start:end].argmax()) for start, end in edges.reshape(-1, 2)]
-    return np.array(tops, dtype=np.int64)

@@ -34,7 +34,7 @@ STOPPED = {
 }
 
 
-def run_with_page(trial: Trial, command: str) -> TrialResult:
+def run_with_page(trial: Trial, command: str = "") -> TrialResult:
     """Run a trial to its end, or resume it; after each seed write the page and print what is known so far.
 
     Args:
@@ -44,8 +44,7 @@ def run_with_page(trial: Trial, command: str) -> TrialResult:
     """
 
     def on_look(result: TrialResult) -> None:
-        recipe = trial.folder.settings_file.read_text(encoding="utf-8")
-        trial_page(result, recipe, command).write(trial.path / PAGE)
+        trial_page(result, command=command).write(trial.path / PAGE)
         for sentence in [] if result.stopped else result.findings:
             say(sentence)
 
@@ -80,22 +79,21 @@ def _rate_sentences(result: TrialResult) -> list[str]:
 
 
 def rate_table(result: TrialResult) -> Table:
-    """The search over rates: the best rate of each arm at each length, its lead, and the rate of whole runs."""
+    """The search over rates: the best rate of each arm, its lead, and the rate of whole runs."""
     rows: list[Row] = []
     for each in result.chosen_rates:
         mine = [row for row in result.rates if row.arm == each.arm]
         for number, row in enumerate(mine):
-            optimum = next(optimum for optimum in each.optima if optimum.steps == row.steps)
-            best = next(other.loss for other in mine if other.chosen and other.steps == row.steps)
+            best = next(other.loss for other in mine if other.chosen)
             above = None if row.loss is None or best is None or row.chosen else row.loss - best
-            chosen = "best" + ", at an edge" * optimum.at_edge if row.chosen else ""
+            chosen = "best" + ", at an edge" * each.at_edge if row.chosen else ""
             cells: list[Cell] = [
                 each.arm if number == 0 else "",
                 row.steps,
                 f"{row.learning_rate:.2g}",
                 f"{row.factor:g}",
             ]
-            cells += [row.loss, above, None if above is None else above / each.margin, chosen]
+            cells += [row.loss, above, None if above is None else above / result.margin, chosen]
             rows.append(Row(cells, bold=row.chosen, last=number == len(mine) - 1))
     title = "Learning rates: short runs, the same for every arm, on documents and seeds that no decision uses."
     loss = Column("loss", "estimate", ".4f", missing="diverged")
@@ -170,9 +168,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
-        * bool(plan.widening_runs)
-        + " Runs of smaller budgets begin from an arm's longest run, where their decay begins."
-        * any(each.shared_tokens for each in plan.lengths),
+        * bool(plan.widening_runs),
         _expected(plan),
         *([f"Warning: {plan.warning}"] if plan.warning else []),
         *(f"Note: {note}" for note in plan.notes),
@@ -213,13 +209,15 @@ def _expected(plan: TrialPlan) -> str:
     )
 
 
-def trial_page(result: TrialResult, recipe: str, command: str) -> Page:
+def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page:
     """The page of a trial.
 
     Args:
-        recipe: the text of ``trial.yaml``.
+        recipe: the text of ``trial.yaml``; that in its folder if not given.
         command: the command line that continues the trial and makes the page again.
     """
+    recipe = recipe or Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
+    command = command or trial_command(result.path)
     own_rates = "Each arm has the learning rate of its recipe."
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))

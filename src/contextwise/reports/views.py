@@ -11,6 +11,7 @@ from rich.padding import Padding
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.lazy import object_named
 from contextwise.base.progress import Terminal
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import Column, Table
@@ -19,15 +20,14 @@ from contextwise.reports.page import (
     Page,
     Plot,
     Section,
-    error_bars,
     figure,
     joined,
     level,
     markup,
-    plain,
     powers_of_two,
     scatter,
     shown,
+    visible_points,
 )
 
 if TYPE_CHECKING:
@@ -37,27 +37,15 @@ if TYPE_CHECKING:
 
 def page_of(result: Any) -> Page:
     """The page of a result; a ConfigError if results of its class have none."""
-    return _own(PAGES, result)(result)
+    return _view(PAGES, result)
 
 
-def _own(views: Mapping[str, Callable[[Any], Any]], result: Any) -> Callable[[Any], Any]:
+def _view(views: Mapping[str, str], result: Any) -> Any:
     """The view of a result's class or of its nearest base class, by the name of the class, so that no other is imported."""
     name = next((kind.__name__ for kind in type(result).__mro__ if kind.__name__ in views), None)
     if name is None:
         raise ConfigError(f"a {type(result).__name__} has no page")
-    return views[name]
-
-
-def _page_of_run(run: RunFolder) -> Page:
-    from contextwise.reports.runs import report_page
-
-    return report_page([run])
-
-
-def _page_of_comparison(comparison: Any) -> Page:
-    from contextwise.reports.runs import report_page
-
-    return report_page([], comparison)
+    return object_named(views[name])(result)
 
 
 def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
@@ -66,14 +54,9 @@ def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
     for series, (curve, name) in enumerate(zip(curves, names, strict=True)):
         bins = sorted(curve.bin_differences or {})
         values = [curve.bin_differences[each] for each in bins]
-        if not bins:
-            continue
-        most = max(most, bins[-1][1])
-        bars = {"error_y": error_bars(values)} if all(each.has_interval for each in values) else {}
-        at = [(low * high) ** 0.5 for low, high in bins]
-        hover = f"{plain(name)} %{{x:.0f}} visible: %{{y:.4f}}"
-        style = {"mode": "lines+markers", "name": plain(name), **bars}
-        traces.append(scatter(at, [each.value for each in values], series, hover, **style))
+        if bins:
+            most = max(most, bins[-1][1])
+            traces.append(visible_points(name, series, bins, [each.value for each in values], values))
     title = {"title": "difference of the losses, nats per token"}
     layout = figure(
         traces, xaxis=powers_of_two("visible tokens", most), yaxis=title, shapes=[level(0)], showlegend=True
@@ -82,7 +65,8 @@ def _curve_differences(curves: list[Any], names: list[str]) -> Plot:
     return Plot("differences", layout, f"Differences to {names[0]} at each number of visible tokens", caption)
 
 
-def _page_of_curves(comparison: Any) -> Page:
+def page_of_curves(comparison: Any) -> Page:
+    """The page of a comparison of context curves."""
     from contextwise.comparison.curves import curves_table, differences_table
     from contextwise.reports.runs import curve_plot
 
@@ -100,21 +84,8 @@ def _page_of_curves(comparison: Any) -> Page:
     return Page("Context curves", sections, label, [f"{comparison.answer}."])
 
 
-def _page_of_trial(result: Any) -> Page:
-    from contextwise.experiments.folder import Question
-    from contextwise.reports.trial import trial_command, trial_page
-
-    recipe = Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
-    return trial_page(result, recipe, trial_command(result.path))
-
-
-def _page_of_decision(decision: Any) -> Page:
-    from contextwise.reports.decided import decision_page
-
-    return decision_page(decision, f"contextwise.decide(…, {decision.reference!r})")
-
-
-def _page_of_evaluation(result: Any) -> Page:
+def page_of_evaluation(result: Any) -> Page:
+    """The page of an evaluation."""
     documents = result.documents
     tokens, nats = (documents[name].to_numpy() for name in ("tokens", "nats"))
     scored = tokens > 0
@@ -127,17 +98,18 @@ def _page_of_evaluation(result: Any) -> Page:
     plot = Plot(
         "documents", layout, "Loss of each document", "A point is a document; the dashed line is the loss of all."
     )
-    return _measured(result, Section("Document by document", [plot]))
+    return page_of_measurement(result, Section("Document by document", [plot]))
 
 
-def _page_of_curve(result: Any) -> Page:
+def page_of_curve(result: Any) -> Page:
+    """The page of a context curve."""
     from contextwise.reports.runs import curve_plot
 
     plot = curve_plot("curve", {"": (result, 0)}, "Loss at each number of visible tokens")
-    return _measured(result, Section("The curve", [plot]))
+    return page_of_measurement(result, Section("The curve", [plot]))
 
 
-def _measured(result: Any, *figures: Section) -> Page:
+def page_of_measurement(result: Any, *figures: Section) -> Page:
     """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
     from contextwise.evaluation.kernel import measures
 
@@ -182,48 +154,26 @@ def _of_run(run: RunFolder) -> Table:
 
 def text_of(result: Any) -> str:
     """What the verb of a result prints, in 80 columns."""
-    text = io.StringIO()
-    Terminal(file=text, width=80, highlight=False).print(*_own(TEXTS, result)(result), sep="\n", markup=False)
+    text, parts = io.StringIO(), _view(TEXTS, result)
+    parts = parts if isinstance(parts, list) else [parts]
+    Terminal(file=text, width=80, highlight=False).print(*parts, sep="\n", markup=False)
     return text.getvalue().rstrip()
 
 
-def _text_of_measurement(result: Any) -> list[Any]:
+def text_of_measurement(result: Any) -> Any:
+    """What the verb of a measure prints."""
     measure = plugins.load("measures").get(result.measure)
-    return [result.answer if measure is None else measure.table(result.summary)]
+    return result.answer if measure is None else measure.table(result.summary)
 
 
-def _text_of_comparison(comparison: Any) -> list[Any]:
-    from contextwise.comparison.tables import comparison_tables
-
-    return [comparison_tables(comparison)]
-
-
-def _text_of_curves(comparison: Any) -> list[Any]:
-    from contextwise.comparison.curves import curves_table, differences_table
-
-    return [curves_table(comparison.curves), differences_table(comparison.curves), f"{comparison.answer}."]
-
-
-def _text_of_trial(result: Any) -> list[Any]:
-    from contextwise.reports.trial import trial_tables
-
-    return [trial_tables(result)]
-
-
-def _text_of_decision(decision: Any) -> list[Any]:
-    from contextwise.reports.decided import comparison_table
-
-    return [*decision.sentences, "", comparison_table(decision), *(f"Note: {note}" for note in decision.notes)]
-
-
-TEXTS: dict[str, Callable[[Any], list[Any]]] = {
-    "Comparison": _text_of_comparison,
-    "CurveComparison": _text_of_curves,
-    "TrialResult": _text_of_trial,
-    "Decision": _text_of_decision,
-    "Result": _text_of_measurement,
+TEXTS = {
+    "Comparison": "contextwise.comparison.tables:comparison_tables",
+    "CurveComparison": "contextwise.comparison.curves:comparison_parts",
+    "TrialResult": "contextwise.reports.trial:trial_tables",
+    "Decision": "contextwise.reports.decided:decision_parts",
+    "Result": "contextwise.reports.views:text_of_measurement",
 }
-"""Name of a class -> what its verb prints."""
+"""Name of a class -> the function that gives what its verb prints."""
 
 
 def html_of(result: Any) -> str:
@@ -305,7 +255,7 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
             row |= {f"{of}seeds": len(group.seeds), f"{of}parameters": group.parameters}
             for field in ("loss", "perplexity", "bits_per_byte"):
                 row |= _limits(f"{of}{field}", getattr(group, field))
-            for field in ("training_tokens", "training_seconds", "tokens_per_second", "flops_per_token"):
+            for field in ("training_tokens", "training_seconds", "flops_per_token"):
                 row[f"{of}{field}"] = getattr(group, field)
         rows.append(row)
     return rows
@@ -356,14 +306,14 @@ ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "Decision": _rows_of_decision,
 }
 """Name of a class -> the rows of its data frame."""
-PAGES: dict[str, Callable[[Any], Page]] = {
-    "RunFolder": _page_of_run,
-    "Comparison": _page_of_comparison,
-    "CurveComparison": _page_of_curves,
-    "TrialResult": _page_of_trial,
-    "Decision": _page_of_decision,
-    "Evaluation": _page_of_evaluation,
-    "CurveResult": _page_of_curve,
-    "Result": _measured,
+PAGES = {
+    "RunFolder": "contextwise.reports.runs:page_of",
+    "Comparison": "contextwise.reports.runs:page_of",
+    "CurveComparison": "contextwise.reports.views:page_of_curves",
+    "TrialResult": "contextwise.reports.trial:trial_page",
+    "Decision": "contextwise.reports.decided:decision_page",
+    "Evaluation": "contextwise.reports.views:page_of_evaluation",
+    "CurveResult": "contextwise.reports.views:page_of_curve",
+    "Result": "contextwise.reports.views:page_of_measurement",
 }
-"""Name of a class -> the page of its results."""
+"""Name of a class -> the function that gives the page of its results."""

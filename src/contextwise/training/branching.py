@@ -4,7 +4,6 @@ The trunk trains at a constant learning rate. With ``schedule: wsd``, runs of se
 that they share the part before it: a branch ends with the weights of an uninterrupted run of its length.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from contextwise.base.config import validate
@@ -28,29 +27,6 @@ def may_branch(trunk: Path, recipe: Recipe) -> bool:
         return True
     kept = [checkpoints.step_of(path) for path in checkpoints.list_checkpoints(run.checkpoints)]
     return not run.finished and max(kept, default=0) < step
-
-
-def shared_tokens(recipe: Recipe, lengths: Sequence[int]) -> dict[int, int]:
-    """The tokens that shorter runs of a recipe may share with the longest as their trunk: length -> tokens before its decay.
-
-    Empty unless the schedule is ``wsd`` and the warm-up is as long in all runs.
-
-    Args:
-        lengths: in tokens, of whole steps.
-    """
-    settings = recipe.training
-    if settings.schedule != "wsd" or settings.trunk or settings.branches or getattr(recipe.data, "context_stages", {}):
-        return {}
-    runs = {tokens: recipe.of_length(tokens) for tokens in sorted(set(lengths))}
-    *_, longest = runs.values()
-    warmups = {settings.warmup(run.total_steps) for run in runs.values()}
-    starts = {tokens: run.decay_start() for tokens, run in runs.items()}
-    if (
-        len(warmups) > 1
-        or not max(1, *warmups) <= min(starts.values()) <= max(starts.values()) <= longest.decay_start()
-    ):
-        return {}
-    return {tokens: starts[tokens] * recipe.tokens_per_step for tokens, run in runs.items() if run is not longest}
 
 
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:

@@ -89,9 +89,8 @@ class Forgetting:
         runs = [run for run in map(RunFolder, sources) if run.exists]
         contexts = [run.recipe().get("data", {}).get("context") for run in runs]
         context = min((size for size in contexts if isinstance(size, int)), default=None)
-        # Without the comparison at equal budgets: these models were trained one after the other.
         on_old, on_new = (
-            compare(sources, results=evaluate_all(sources, corpus, context=context), all_pairs=True, budgets=False)
+            compare(sources, results=evaluate_all(sources, corpus, context=context), all_pairs=True)
             for corpus in (old, new)
         )
         changes = [

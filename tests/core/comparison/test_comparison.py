@@ -17,7 +17,6 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import as_json
 from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.budgets import validation_curve
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables, difference_table, verdict
 from measured import write_evaluation
@@ -138,7 +137,6 @@ def test_a_known_difference_is_significant_and_none_is_not(runs):
         and "nats per token [0.0" in better.verdict
     )
     assert "contains zero" in same.verdict and same.difference.low < 0 < same.difference.high
-    assert same.seed_interval[0] < same.difference.value < same.seed_interval[1]
 
 
 def test_groups_pool_their_seeds_by_hand(runs):
@@ -146,7 +144,7 @@ def test_groups_pool_their_seeds_by_hand(runs):
     assert group.loss.value == pytest.approx(np.mean(group.losses))
     assert group.perplexity.value == pytest.approx(math.exp(group.loss.value))
     assert group.bits_per_byte.value == pytest.approx(group.loss.value / 4 / math.log(2))
-    assert (group.training_tokens, group.tokens_per_second, group.training_seconds) == (10_000, 1250, 8)
+    assert (group.training_tokens, group.training_seconds) == (10_000, 8)
 
 
 def test_reference_and_all_pairs(runs):
@@ -154,72 +152,6 @@ def test_reference_and_all_pairs(runs):
     assert names == [("gpt2", "twin"), ("contextlm", "twin")]
     every = [(d.group, d.reference) for d in compare(runs, all_pairs=True).differences]
     assert every == [("contextlm", "gpt2"), ("twin", "gpt2"), ("twin", "contextlm")]
-
-
-def test_equal_time_and_equal_tokens_are_interpolated(runs):
-    time, tokens = compare(runs).budgets
-    # ContextLM ends after 8 s; at that time gpt2 has done 80 of its 100 steps and is 0.2 above its last loss.
-    assert (time.kind, time.at) == ("seconds", 8.0)
-    assert [row.loss for row in time.rows[:2]] == pytest.approx([4.202, 3.952])
-    assert [row.mid_schedule for row in time.rows] == [True, False, True]
-    assert time.rows[1].difference.value == pytest.approx(-0.25)
-    assert (tokens.kind, tokens.at) == ("tokens", 10_000)
-    assert tokens.rows[1].difference.value == pytest.approx(-0.05)
-    assert not any(row.mid_schedule for row in tokens.rows)
-
-
-def test_a_run_that_ends_before_another_validates_allows_no_equal_time(tmp_path):
-    slow = write_run(tmp_path / "slow", "slow", 1, 4.0, speed=10)
-    fast = write_run(tmp_path / "fast", "fast", 1, 4.0, speed=1000)
-    comparison = compare([slow, fast])
-    assert [budget.kind for budget in comparison.budgets] == ["tokens"]
-    assert any("equal training seconds: one run ended before another" in note for note in comparison.notes)
-
-
-def test_a_run_that_stopped_early_has_the_loss_of_the_weights_that_it_exported(tmp_path):
-    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("whole", "early")]
-    early = RunFolder(runs[1])
-    recipe = early.recipe()
-    recipe["training"]["patience"] = 1
-    early.recipe_file.write_text(yaml.safe_dump(recipe))
-    *_, last = early.metrics("validation")
-    early.append_metrics(last | {"step": 110, "tokens": 11_000, "seconds": 11.0, "loss": 4.6})
-    tokens = compare(runs).budgets[1]
-    assert (tokens.at, [row.loss for row in tokens.rows]) == (10_000, pytest.approx([4.0, 4.0]))
-    assert validation_curve(early, "tokens")[1][-1] == 4.0
-
-
-def test_runs_that_validated_on_other_data_allow_no_equal_budgets(tmp_path):
-    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("one", "two")]
-    two = RunFolder(tmp_path / "two")
-    summary = two.summary()
-    summary["corpus"]["fingerprint"] = "other"
-    two.write_summary(summary)
-    comparison = compare(runs)
-    assert comparison.budgets == [] and any("validated on different data" in note for note in comparison.notes)
-
-
-@pytest.mark.parametrize(
-    ("section", "changes"),
-    [
-        ("data", {"cross_documents": False}),
-        ("data", {"start_at_documents": True}),
-        ("data", {"metadata": {"columns": ["title"]}}),
-        ("objective", {"rate": 0.4}),
-    ],
-)
-def test_runs_that_validated_on_other_windows_allow_no_equal_budgets(tmp_path, section, changes):
-    runs = [write_run(tmp_path / name, name, 1, 4.0) for name in ("one", "two")]
-    recipes = [RunFolder(run).recipe() | {"objective": {"name": "masked"}} for run in runs]
-
-    def budgets():
-        for run, recipe in zip(runs, recipes, strict=True):
-            RunFolder(run).recipe_file.write_text(yaml.safe_dump(recipe))
-        return compare(runs).budgets
-
-    assert len(budgets()) == 2
-    recipes[1][section] |= changes
-    assert budgets() == []
 
 
 def test_the_dictionary_is_json_and_holds_the_verdicts(runs):
@@ -234,7 +166,7 @@ def test_tables_fit_80_columns_and_hold_the_figures(runs):
     text = in_terminal(comparison_tables(compare(runs)))
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
-    for wanted in ("contextlm", "3 seeds", "Logged while training: loss after 8 s", "4.2020*"):
+    for wanted in ("contextlm", "3 seeds", f"{compare(runs).groups[0].loss.value:.4f}"):
         assert wanted in text
 
 
@@ -247,7 +179,6 @@ def test_several_differences_are_said_to_have_no_correction_for_their_number(run
 def test_one_seed_says_what_its_interval_leaves_out(runs):
     comparison = compare([runs[0], runs[3]])
     assert any("One seed of gpt2, contextlm" in note and "not what another seed" in note for note in comparison.notes)
-    assert comparison.differences[0].seed_interval is None
     (only,) = as_json(comparison)["differences"]
     assert only["single_runs"] == ["contextlm", "gpt2"] and only["lower"] == "contextlm"
     places = {
@@ -294,8 +225,7 @@ def test_a_model_that_is_no_run_takes_part(runs, tmp_path):
     write_result(tmp_path / "evaluation" / "gpt2" / "books-validation", "openai/gpt2", nats)
     comparison = compare([runs[0], str(tmp_path / "evaluation" / "gpt2" / "books-validation")])
     assert [group.name for group in comparison.groups] == ["gpt2 (gpt2-1)", "gpt2 (books-validation)"]
-    assert comparison.groups[1].training_seconds is None and comparison.budgets == []
-    assert any("is not a run of contextwise" in note for note in comparison.notes)
+    assert comparison.groups[1].training_seconds is None
     (given,) = [note for note in comparison.notes if "compared as given" in note]
     assert "nothing about how another training would end" in given
 
@@ -377,7 +307,7 @@ class TestRefusals:
         for name in ("one", "two"):
             made.append(write_run(tmp_path / name, name, 1, 4.0))
             write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
-        with pytest.raises(ConfigError, match="books-validation, web-validation; choose one with `label`"):
+        with pytest.raises(ConfigError, match=r"books-validation .*web-validation .*; choose one with `label`"):
             compare(made)
         assert compare(made, label="web-validation").documents == 5
 
@@ -412,32 +342,6 @@ class TestRefusals:
         (Path(runs[0]) / "evaluation" / "books-validation" / "documents.parquet").write_bytes(b"PAR1 no")
         with pytest.raises(DataError, match=r"documents\.parquet has changed"):
             compare(runs)
-
-
-@pytest.mark.parametrize(("tokens", "counted"), [(1, None), (512, 1), (512, 5)])
-def test_validations_of_a_few_windows_are_not_compared(tmp_path, tokens, counted):
-    """A trial's runs were validated on a single window, whose difference may have the other sign."""
-    sources = [write_run(tmp_path / name, name, 1, loss) for name, loss in (("a", 4.0), ("b", 3.9))]
-    for source in sources:
-        run = RunFolder(source)
-        recipe = run.recipe()
-        recipe["training"]["evaluation_tokens"] = tokens
-        run.recipe_file.write_text(yaml.safe_dump(recipe))
-        rows = [row | ({} if counted is None else {"examples": counted}) for row in run.metrics()]
-        write_rows(run.metrics_file, rows)
-    comparison = compare(sources)
-    windows = {1: "1 window"}.get(counted or 1, f"{counted} windows")
-    assert not comparison.budgets
-    assert any(f"{windows} of 64 tokens while it trained, and fewer than 6 show nothing" in n for n in comparison.notes)
-
-
-def test_what_the_losses_of_training_were_measured_on_and_why_they_differ_stands_beside_them(runs):
-    """One run has two losses of one split in the same output: of documents, and of windows while it trained."""
-    comparison = compare(runs[:4])
-    assert {budget.measured_on for budget in comparison.budgets} == {" on at most 8 windows of 64 tokens"}
-    text = " ".join(in_terminal(comparison_tables(comparison)).split())
-    assert "Logged while training: loss after" in text and " on at most 8 windows of 64 tokens" in text
-    assert "logged loss" in text and "validation loss" not in text and "So the two of a run differ." in text
 
 
 def test_what_is_measured_is_compared_without_torch(runs):

@@ -22,18 +22,17 @@ def group(name: str, loss: float, **facts: Any) -> Group:
         "perplexity": Estimate(50.0),
         "bits_per_byte": Estimate(1.9),
         "training_tokens": 1e6,
-        "tokens_per_second": 1000.0,
         "training_seconds": 1000.0,
     }
     return Group(**{**values, **facts})
 
 
 def difference(a: str, b: str, *ends: float | None) -> Difference:
-    return Difference(a, b, "nats per token", Estimate(*ends), True, {}, None, 0.5)
+    return Difference(a, b, "nats per token", Estimate(*ends), True, {}, 0.5)
 
 
 def comparison(groups: list[Group], differences: list[Difference], unit: str = "nats per token") -> Comparison:
-    return Comparison({}, 40, 80_000, unit, groups[0].name, groups, differences, [], [])
+    return Comparison({}, 40, 80_000, unit, groups[0].name, groups, differences, [])
 
 
 def test_a_clear_difference_is_given_without_sign_and_with_its_interval() -> None:
@@ -143,12 +142,6 @@ def test_costs_are_ratios_of_the_best_to_the_others() -> None:
     assert costs.endswith("It takes 2.00 times the FLOPs of C and about as many as A for a token of training.")
 
 
-def test_speeds_are_not_compared() -> None:
-    groups = [group("A", 4.0), group("B", 3.9, tokens_per_second=900.0)]
-    result = comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)])
-    assert verdict(result)[1] == "B has 1M parameters, as many as A."
-
-
 def test_five_documents_allow_no_claim_and_seven_do() -> None:
     words = {}
     for documents in (5, 7):
@@ -168,7 +161,7 @@ def test_five_documents_allow_no_claim_and_seven_do() -> None:
 
 
 def test_costs_that_are_not_known_are_not_told() -> None:
-    groups = [group("A", 4.0, tokens_per_second=None), group("B", 3.9)]
+    groups = [group("A", 4.0), group("B", 3.9)]
     costs = verdict(comparison(groups, [difference("B", "A", -0.1, -0.2, -0.05)]))[1]
     assert costs == "B has 1M parameters, as many as A."
 

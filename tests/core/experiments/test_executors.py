@@ -16,7 +16,6 @@ from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import executors, scheduling
 from contextwise.experiments.executors import ExecutorSettings, LocalExecutor, visible_gpus
-from contextwise.experiments.scheduling import LiveTable
 from sweeping import long_enough, same_as_alone, wait_for_checkpoint
 
 
@@ -33,8 +32,7 @@ def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, 
         executor.processes[run][1].process.kill()
 
     threading.Thread(target=kill, daemon=True).start()
-    with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, 1, table)
+    scheduling.schedule(sweep, executor, 1)
     errors = capfd.readouterr().err
     assert f"{run}: failed: killed by SIGKILL" in errors and "it is tried again" in errors
     log = sweep.log_file(run).read_text()

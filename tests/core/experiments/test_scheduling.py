@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
+from contextwise.base import progress
 from contextwise.base.errors import ConfigError, Interrupted, TrainingError
 from contextwise.base.files import exclusive
 from contextwise.base.progress import interruption
 from contextwise.experiments import scheduling
-from contextwise.experiments.scheduling import LiveTable
 from contextwise_plan.sweeps.sweep import Sweep, run_sweep
 from sweeping import InProcess
 
@@ -21,8 +21,7 @@ def quickly(monkeypatch):
 def go(sweep, before=None, retries=1):
     """Drive the sweep; gives the ids in the order in which they were started."""
     executor = InProcess(sweep, before)
-    with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, retries, table)
+    scheduling.schedule(sweep, executor, retries)
     return executor.started
 
 
@@ -75,15 +74,19 @@ def test_a_second_attempt_may_do_better(claimed):
     assert sweep.count()["finished"] == 2 and sweep.failure(large) is None
 
 
-def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed):
+def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed, monkeypatch, capsys):
     sweep = claimed()
 
     def refuse(run, attempt):
         raise ConfigError("the disk is read-only")
 
+    monkeypatch.setattr(scheduling, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
     with pytest.raises(TrainingError, match="2 of 2 runs failed"):
         go(sweep, refuse, retries=5)
     assert [state.failure.attempts for state in sweep.states()] == [1, 1]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "of the FLOPs" in line]
+    assert lines[0] == "runs: 0 of 100 % of the FLOPs, 1 failed of 2 runs"
 
 
 def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
@@ -121,8 +124,7 @@ def test_a_run_of_another_process_is_waited_for(claimed, capsys):
         return start(run)
 
     executor.start = busy
-    with LiveTable(sweep) as table:
-        scheduling.schedule(sweep, executor, 0, table)
+    scheduling.schedule(sweep, executor, 0)
     assert len(refused) == 5 and sweep.count()["finished"] == 2
     assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contextwise.comparison.comparison import compare
 from contextwise.reports import page
 from contextwise.reports.drawing import drawn
-from contextwise.reports.runs import MOST_POINTS, Curve, difference_figure, smoothed, spikes, training_figure
+from contextwise.reports.runs import MOST_POINTS, Curve, difference_figure, smoothed, training_figure
 from small import write_rows
 
 
@@ -117,47 +117,3 @@ def test_seeds_are_drawn_where_there_are_several(make_run: Callable[..., Any]) -
     comparison = compare([str(run.path) for run in runs])
     figure = difference_figure(comparison, {"A": 0, "BB": 1})
     assert list(figure["data"][1]["x"]) == list(comparison.differences[0].seed_differences.values())
-
-
-def test_spikes_are_marked_with_their_step(make_run: Callable[..., Any]) -> None:
-    run = make_run("A")
-    losses = [5.0 - i / 100 for i in range(100)]
-    losses[70] += 2
-    lines = [
-        f'{{"kind": "train", "step": {10 * i}, "tokens": {i}, "flops": {i}, "seconds": {i}, "loss": {loss}}}\n'
-        for i, loss in enumerate(losses)
-    ]
-    run.metrics_file.write_text("".join(lines))
-    figure = training_figure([Curve(run, "A", 0)])
-    assert figure is not None
-    marks = figure["data"][-1]
-    assert (list(marks["customdata"]), list(marks["x"]), list(marks["y"])) == ([700], [70], [losses[70]])
-    assert len(figure["axes"][0]["x"]) == len(figure["data"])
-    assert figure["axes"][2]["x"][-1] == [70]
-
-
-def falling(rows, noise, seed):
-    draw = np.random.default_rng(seed)
-    return 3 + 6 * np.exp(-np.arange(rows) / 60) + noise * draw.standard_normal(rows)
-
-
-def test_spikes_by_hand():
-    losses = np.full(40, 4.0)
-    losses[[20, 21, 22, 30, 35]] = [4.5, 6.0, 4.2, 4.04, 4.2]
-    # Rows 20 to 22 are one jump, whose top is row 21; 4.04 is too little.
-    assert spikes(losses).tolist() == [21, 35]
-    assert spikes(np.array([])).tolist() == []
-    assert spikes(np.array([1.0, 9.0])).tolist() == []
-
-
-@given(seed=st.integers(0, 200), rows=st.integers(60, 400), noise=st.sampled_from([0.0, 0.02, 0.1]))
-def test_a_falling_noisy_loss_has_no_spike(seed, rows, noise):
-    assert len(spikes(falling(rows, noise, seed))) == 0
-
-
-@given(seed=st.integers(0, 200), position=st.integers(180, 298))
-def test_a_jump_is_a_spike_wherever_it_is(seed, position):
-    """Behind the steep start, whose fall counts as deviation."""
-    losses = falling(300, 0.05, seed)
-    losses[position : position + 2] += [3.0, 1.5]
-    assert spikes(losses).tolist() == [position]

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.estimates import as_json, written
+from contextwise.base.estimates import as_json
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus
@@ -103,7 +103,7 @@ def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
     assert result.summary["tokens"] == corpus.tokens + result.summary["sentences"]["count"]
     assert documents["sentences"].to_pylist() == [1 + i % 4 for i in range(12)]
     assert targets["visible"].to_pylist() == targets["position"].to_pylist()
-    assert result.summary["by_sentence"] is True and result.summary["label"] == "corpus-train"
+    assert result.summary["label"] == "corpus-train"
 
 
 def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
@@ -231,9 +231,9 @@ def test_models_are_compared_by_article(corpus: Corpus) -> None:
     assert difference.difference.low < one - other < difference.difference.high  # type: ignore[operator]
     relative = as_json(result)["differences"][0]["relative_perplexity"]["value"]
     assert relative == pytest.approx(math.exp(one - other) - 1, abs=1e-6)
-    assert any(
-        "Every sentence was scored on its own" in note and written(relative, "+.1%") in note for note in result.notes
-    )
+    assert "cue and lm are scored sentence by sentence, each on its own, its end included." in [
+        note.replace("lm and cue", "cue and lm") for note in result.notes
+    ]
 
 
 def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> None:
@@ -246,13 +246,13 @@ def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> N
 def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(corpus: Corpus) -> None:
     by_document, by_sentence = evaluate_model("lm", corpus, context=32), evaluate_sentences("cue", corpus)
     sources = [str(by_document.path), str(by_sentence.path)]
-    with pytest.raises(DataError, match=r"was scored sentence by sentence, and .* document by document"):
+    with pytest.raises(DataError, match=r"of .* whole documents were scored, and of .* single sentences"):
         compare(sources)
     result = compare(sources, unit="byte")
     bits = [each.documents["nats"].to_numpy().sum() / math.log(2) for each in (by_sentence, by_document)]
     n_bytes = sum(len(json.loads(line)["text"].encode()) for line in Path("articles.jsonl").read_text().splitlines())
     assert result.differences[0].difference.value == pytest.approx((bits[0] - bits[1]) / n_bytes, abs=1e-9)
-    assert any("by cue; the others read whole documents" in note for note in result.notes)
+    assert any(note.startswith("cue is scored sentence by sentence") for note in result.notes)
 
 
 def test_a_cue_model_reads_no_documents(corpus: Corpus) -> None:

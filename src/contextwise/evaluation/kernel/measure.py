@@ -87,6 +87,7 @@ class Measure(Settings):
             or puts a model that was given loaded back as it was.
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
+        scored: what a measure of losses scores on its own, in words; losses per token of other things are not compared.
         filled: settings that :meth:`resolved` gives a value.
         numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
@@ -100,6 +101,7 @@ class Measure(Settings):
     changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
     compared: ClassVar[tuple[str, ...]] = ()
+    scored: ClassVar[str] = "whole documents"
     filled: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[str] = ""
     default_dtype: ClassVar[str] = "auto"

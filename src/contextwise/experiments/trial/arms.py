@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from contextwise.evaluation.kernel.subject import positions
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
 from contextwise.experiments.grid import rate_settings
-from contextwise.experiments.run_set import Arm, Run, RunSet, RunSetSettings
+from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS, TrialSettings
 from contextwise.models.tokenizers import corpus_tokenizer_hash
@@ -42,7 +42,6 @@ class Length:
         steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
         epochs: how many times as many tokens one run reads as the training text has.
         tokens_per_parameter: tokens of one run over the model's parameters.
-        shared_tokens: of the tokens of one run, those that the arm's run of the largest budget trains, its trunk.
         seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
             many training tokens (a forward pass over windows that overlap by half).
     """
@@ -54,15 +53,9 @@ class Length:
     tokens_per_step: int
     epochs: float
     tokens_per_parameter: float
-    shared_tokens: int
     flops: float
     seconds: float
     scoring: float
-
-    @property
-    def own_share(self) -> float:
-        """The share of a run's training that is not its trunk's."""
-        return 1 - self.shared_tokens / self.tokens
 
 
 class Arms:
@@ -83,7 +76,7 @@ class Arms:
     def __init__(self, settings: TrialSettings) -> None:
         self.settings, self.path = settings, settings.folder
         self.corpus = expanded(settings.corpus).absolute()  # a run may start in another folder
-        self.as_given = self._run_set(0, {name: (name, []) for name in settings.arms})
+        self.as_given = self.runs_of(0, {name: (name, []) for name in settings.arms})
         self.recipes: dict[str, Recipe] = {run.arm: run.recipe() for run in self.as_given.runs}
         self.inputs = {run.arm: dict(run.inputs) for run in self.as_given.runs}
         self._check_comparable()
@@ -100,9 +93,9 @@ class Arms:
         if min(given) < reference.tokens_per_step:
             why = f"but one step of {settings.baseline} reads {reference.tokens_per_step:,} tokens, and a run takes hundreds"
             raise ConfigError(Problem(why, "tokens", min(given), "give more tokens"))
-        self.budgets = sorted({_whole_steps(tokens, reference) for tokens in given})
+        self.budgets = sorted({whole_steps(tokens, reference) for tokens in given})
 
-    def _run_set(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
+    def runs_of(self, seed: int, named: dict[str, tuple[str, list[str]]], prefix: str = "") -> RunSet:
         """The run set with one seed of some runs: name -> its arm, and settings beyond the arm's."""
         runs = {}
         for name, (arm, own) in named.items():
@@ -180,12 +173,12 @@ class Arms:
                     f"{'more' if share > 0 else 'less'} {'FLOPs' if spent == 'flops' else spent} than those of {base}; longer "
                     "runs or smaller steps are closer."
                 )
-        if shares := self.search_shares:
-            searched = [self.search_steps(each, shares[-1]) for each in lengths if each.budget == self.budgets[0]]
-            if shares[-1] < 1 and min(searched) < FEWEST_STEPS:
+        if self.settings.rates and self.settings.rates.share < 1:
+            fewest = min(self.short_steps(each) for each in lengths if each.budget == self.budgets[0])
+            if fewest < FEWEST_STEPS:
                 notes.append(
-                    f"The runs of the search over rates have {counted(min(searched), 'step')}: the best rates of so short runs "
-                    "may not be those of whole ones (rates.shares=[1] searches with whole runs)."
+                    f"The runs of the search over rates have {counted(fewest, 'step')}: the best rates of so short runs "
+                    "may not be those of whole ones (rates.share=1 searches with whole runs)."
                 )
         times = max(each.epochs for each in lengths)
         if times > 1:
@@ -230,18 +223,12 @@ class Arms:
         Args:
             step_seconds: of a training step of each arm.
         """
-        from contextwise.training.branching import shared_tokens
-
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
         tokens_of = {
-            (name, budget): _whole_steps(budget * per_token[base] / per_token[name], recipe)
+            (name, budget): whole_steps(budget * per_token[base] / per_token[name], recipe)
             for budget in self.budgets
-            for name, recipe in self.recipes.items()
-        }
-        shared = {
-            name: shared_tokens(recipe, [tokens_of[name, budget] for budget in self.budgets])
             for name, recipe in self.recipes.items()
         }
         result = []
@@ -258,7 +245,6 @@ class Arms:
                         tokens_per_step=recipe.tokens_per_step,
                         epochs=tokens / self.documents.trained.tokens,
                         tokens_per_parameter=tokens / self.planned[name].parameters,
-                        shared_tokens=shared[name].get(tokens, 0),
                         flops=flops,
                         seconds=tokens * seconds[name],
                         scoring=scored * seconds[name],
@@ -291,7 +277,7 @@ class Arms:
                 raise ConfigError(Problem(why, "score.context", context, f"give at most {limit}"))
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
-        """The runs of one seed, in the order of ``lengths``, but a trunk before its branches.
+        """The runs of one seed, in the order of ``lengths``.
 
         Args:
             factors: of each arm's learning rates.
@@ -299,9 +285,8 @@ class Arms:
         named = {}
         for length in lengths:
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
-            named[self.run_name(length)] = length.arm, [*_length_settings(length.tokens), *rates]
-        runs = self._run_set(seed, named)
-        return self._with_trunks(runs, lengths) if any(length.shared_tokens for length in lengths) else runs
+            named[self.run_name(length)] = length.arm, [*length_settings(length.tokens), *rates]
+        return self.runs_of(seed, named)
 
     def train(self, runs: RunSet) -> None:
         """Train the runs that have not finished, and may diverge; raises what :meth:`RunSet.train_missing` raises."""
@@ -313,69 +298,11 @@ class Arms:
         """The name of an arm's run in its run set."""
         return f"{length.arm}-{length.budget}" if len(self.budgets) > 1 else length.arm
 
-    def _with_trunks(self, runs: RunSet, lengths: Sequence[Length]) -> RunSet:
-        """The runs, in which an arm's shorter runs begin from its longest one where the schedule allows it.
-
-        A run has the same result, and so the same folder, with a trunk or without.
-        """
-        from contextwise.training.branching import may_branch
-
-        made, result = {run.arm: run for run in runs.runs}, list[Run]()
-        for arm in dict.fromkeys(length.arm for length in lengths):
-            *shorter, longest = sorted((each for each in lengths if each.arm == arm), key=lambda each: each.tokens)
-            trunk, own = made[self.run_name(longest)], [(each, made[self.run_name(each)]) for each in shorter]
-            branches = {
-                run.id: each.tokens
-                for each, run in own
-                if each.shared_tokens
-                and not RunFolder(trunk.folder).diverged
-                and may_branch(trunk.folder, run.recipe())
-            }
-            if branches:
-                values = with_overrides(trunk.values or {}, {"training.branches": list(branches.values())})
-                trunk = replace(trunk, values=values)
-            result.append(trunk)
-            for _, run in own:
-                if run.id in branches:
-                    begun = with_overrides(run.values or {}, {"training.trunk": str(trunk.folder.absolute())})
-                    run = replace(run, values=begun, parents=(trunk,))
-                result.append(run)
-        return RunSet(self.path, result)
-
-    @property
-    def search_shares(self) -> list[float]:
-        """The lengths of the search as shares of a run; the shorter only if the reference's runs of it have enough steps."""
-        if self.settings.rates is None:
-            return []
-        *shorter, longest = self.settings.rates.shares
-        reference = self.recipes[self.settings.baseline]
-        steps = {share: _steps(_whole_steps(share * self.budgets[0], reference), reference) for share in shorter}
-        return [*(share for share in shorter if steps[share] >= FEWEST_STEPS), longest]
-
-    def search_steps(self, length: Length, share: float) -> int:
-        """Optimizer steps of a short run."""
+    def short_steps(self, length: Length) -> int:
+        """Optimizer steps of a short run of the search over rates."""
+        assert self.settings.rates is not None
         recipe = self.recipes[length.arm]
-        return _steps(_whole_steps(share * length.tokens, recipe), recipe)
-
-    def search_runs(
-        self, lengths: Sequence[Length], share: float, seeds: Sequence[int], factors: Sequence[float]
-    ) -> dict[tuple[str, float, int], RunSet]:
-        """The short runs of a search over rates: (arm, factor, seed) -> its run."""
-        result = {}
-        for length in lengths:
-            recipe = self.recipes[length.arm]
-            tokens = _whole_steps(share * length.tokens, recipe)
-            shorter = [
-                f"training.{name}={max(1, int(value * tokens / length.tokens))}"  # the same share of a shorter run
-                for name in ("warmup_steps", "decay_steps")
-                if (value := getattr(recipe.training, name)) >= 1
-            ]
-            for factor in factors:
-                own = [*_length_settings(tokens), *rate_settings(recipe, factor), *shorter]
-                for seed in seeds:
-                    named = {length.arm: (length.arm, own)}
-                    result[length.arm, factor, seed] = self._run_set(seed, named, prefix="rates")
-        return result
+        return _steps(whole_steps(self.settings.rates.share * length.tokens, recipe), recipe)
 
 
 def held_fixed(arms: Arms) -> dict[str, Any]:
@@ -410,7 +337,7 @@ def _nameless(recipe: Recipe) -> dict[str, Any]:
     return recipe.resolved() | {"name": ""}
 
 
-def _length_settings(tokens: int) -> list[str]:
+def length_settings(tokens: int) -> list[str]:
     return [f"training.tokens={tokens}", "training.steps=null", "training.epochs=null"]
 
 
@@ -419,6 +346,6 @@ def _steps(tokens: int, recipe: Recipe) -> int:
     return recipe.of_length(tokens).total_steps
 
 
-def _whole_steps(tokens: float, recipe: Recipe) -> int:
+def whole_steps(tokens: float, recipe: Recipe) -> int:
     """The nearest number of whole steps, in tokens."""
     return max(1, round(tokens / recipe.tokens_per_step)) * recipe.tokens_per_step

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -48,12 +48,12 @@ class PlanOfTrial(TypedDict):
 class HeldOutOfTrial(HeldOut):
     """The held-out documents of the decision.
 
-    ``decided`` are their numbers in the split; results of older versions lack them. ``effective_documents`` of equal size weigh
-    as much. ``near_copies`` are the documents, by number, that share half or more of their n-grams with the training text, and
-    that share; ``near_copies_left_out`` says whether they decide nothing.
+    ``decided`` are their numbers in the split. ``effective_documents`` of equal size weigh as much. ``near_copies`` are the
+    documents, by number, that share half or more of their n-grams with the training text, and that share;
+    ``near_copies_left_out`` says whether they decide nothing.
     """
 
-    decided: NotRequired[list[Count]]
+    decided: list[Count]
     effective_documents: float
     near_copies: dict[str, float]
     near_copies_left_out: bool

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -179,8 +179,8 @@ class TrialPlan:
 
     @property
     def flops(self) -> float:
-        """FLOPs of the search and all affordable seeds; those of a trunk count once."""
-        return self.search_flops + self.affordable_seeds * sum(each.own_share * each.flops for each in self.lengths)
+        """FLOPs of the search and all affordable seeds."""
+        return self.search_flops + self.affordable_seeds * sum(each.flops for each in self.lengths)
 
     @property
     def runs(self) -> int:
@@ -214,18 +214,12 @@ class TrialPlan:
         return least if math.isfinite(least) else None
 
 
-def known_spread(
-    path: Path, parameters: dict[str, int], budgets: Sequence[int]
-) -> tuple[tuple[float, int] | None, float, str]:
+def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] | None, float, str]:
     """The spread of paired differences by seed and over documents, and its source, for the plan of the trial at ``path``.
 
-    The source is this trial, else the trials beside it that are most like it: with the same arms, then with models of the
-    same sizes, then with the same budgets.
-
-    Args:
-        parameters: of each arm.
+    The source is this trial, else the trials beside it with the same arms.
     """
-    like: dict[tuple[bool, ...], list[tuple[str, list[list[float]], list[float]]]] = {}
+    known: dict[bool, list[tuple[str, list[list[float]], list[float]]]] = {}
     for file in sorted(path.parent.glob(f"*/{RESULT}")):
         with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
             result = read_json(file, "a trial's result", TrialResult)
@@ -235,24 +229,16 @@ def known_spread(
                 for at, values in by_budget.items():
                     pairs = zip(values, losses[base][at], strict=False)
                     groups += [[a - b for a, b in pairs]] if arm != base else []
-            same = losses.keys() == parameters.keys(), result["parameters"] == parameters
-            same_budgets = {int(at) for at in losses[base]} == set(budgets)
             own = file.parent.resolve() == path.resolve()
-            like.setdefault((own, *same, same_budgets), []).append((file.parent.name, groups, halves))
-    for likeness in sorted(like, reverse=True):
-        own, same_arms, same_sizes, same_budgets = likeness
-        names, groups, halves = ([*each] for each in zip(*like[likeness], strict=True))
+            if own or losses.keys() == set(arms):
+                known.setdefault(own, []).append((file.parent.name, groups, halves))
+    for own in sorted(known, reverse=True):
+        names, groups, halves = ([*each] for each in zip(*known[own], strict=True))
         spread = within_groups([differences for each in groups for differences in each])
         if spread is None or spread.variance <= 0:
             continue
         more = [f"{len(names) - 3} more"] if len(names) > 4 else []
-        differ = {
-            "other arms": not same_arms,
-            "models of other sizes": not same_sizes,
-            "other tokens": not same_budgets,
-        }
-        unlike = next((f", with {what}" for what, differs in differ.items() if differs), "")
-        beside = f"{listed([*names[:3], *more] if more else names)} beside this trial{unlike}"
+        beside = f"{listed([*names[:3], *more] if more else names)} beside this trial"
         half = statistics.median(half for each in halves for half in each)
         return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
     return None, 0.0, ""

@@ -1,7 +1,6 @@
 """The search of a trial over learning rates: short runs of all arms at several factors of their own rates.
 
-They have seeds and documents that no decision uses. :mod:`~contextwise.experiments.trial.rates` derives the rates of whole runs
-from their losses.
+They have seeds and documents that no decision uses.
 """
 
 import contextlib
@@ -13,8 +12,9 @@ import numpy as np
 from contextwise.base.errors import NotFiniteError, TrainingError
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.decided import RESULT
+from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import RunSet
-from contextwise.experiments.trial.arms import Arms, Length, total_nats
+from contextwise.experiments.trial.arms import Arms, Length, length_settings, total_nats, whole_steps
 from contextwise.experiments.trial.documents import SEARCH_SHARE
 from contextwise.experiments.trial.rates import ChosenRate, RateRow, best_factor
 from contextwise.experiments.trial.settings import RateSearch
@@ -23,7 +23,7 @@ from contextwise.experiments.trial.wall_time import WallTime
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 LossOf = dict[tuple[str, float], float]
-"""Arm and factor of its rates -> loss of its short runs of one length."""
+"""Arm and factor of its rates -> loss of its short runs."""
 
 
 class Search:
@@ -31,110 +31,110 @@ class Search:
 
     Attributes:
         lengths: of the arms' whole runs at the smallest budget.
-        shares: the lengths of the short runs, as shares of a whole one.
     """
 
     def __init__(self, arms: Arms, lengths: list[Length], time: WallTime) -> None:
         self.arms, self.time, self.settings = arms, time, arms.settings.rates or RateSearch()
-        self.lengths = [length for length in lengths if length.budget == arms.budgets[0]]
-        self.shares = arms.search_shares
+        searched = lengths if arms.settings.rates else []
+        self.lengths = [length for length in searched if length.budget == arms.budgets[0]]
 
     @property
     def runs(self) -> int:
         """Short runs at the factors of the settings."""
-        return len(self.shares) * len(self.settings.factors) * self.settings.seeds * len(self.lengths)
+        return len(self.settings.factors) * self.settings.seeds * len(self.lengths)
 
     @property
     def widening_runs(self) -> int:
         """The most short runs that follow where a best rate is at an edge."""
-        widened = len(self.shares) * (len(self.settings.factors) > 1)
+        widened = len(self.settings.factors) > 1
         return 2 * widened * self.settings.widenings * self.settings.seeds * len(self.lengths)
 
     @property
     def flops(self) -> float:
         """FLOPs of the short runs at the factors of the settings."""
-        if not self.shares:
-            return 0
         flops = sum(length.flops for length in self.lengths)
-        return sum(self.shares) * self.settings.seeds * len(self.settings.factors) * flops
+        return self.settings.share * self.settings.seeds * len(self.settings.factors) * flops
 
-    def seconds(self, shares: Sequence[float], factors: int) -> float:
-        """Wall time of the runs of these lengths at so many factors, scoring included."""
+    def seconds(self, factors: int) -> float:
+        """Wall time of the runs at so many factors, scoring included."""
         jobs = min(self.arms.settings.executor.jobs, len(self.lengths) * factors)
         each = sum(
-            share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in self.lengths for share in shares
+            self.settings.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in self.lengths
         )
         return factors * self.settings.seeds * each
 
-    def short_runs(
-        self, lengths: list[Length], share: float, factors: Sequence[float]
-    ) -> dict[tuple[str, float, int], RunSet]:
-        """The short runs of one length: (arm, factor, seed) -> its run."""
-        seeds = [SEARCH_SEED + number for number in range(self.settings.seeds)]
-        return self.arms.search_runs(lengths, share, seeds, factors)
+    def short_runs(self, lengths: list[Length], factors: Sequence[float]) -> dict[tuple[str, float, int], RunSet]:
+        """The short runs: (arm, factor, seed) -> its run."""
+        result = {}
+        for length in lengths:
+            recipe = self.arms.recipes[length.arm]
+            tokens = whole_steps(self.settings.share * length.tokens, recipe)
+            shorter = [
+                f"training.{name}={max(1, int(value * tokens / length.tokens))}"  # the same share of a shorter run
+                for name in ("warmup_steps", "decay_steps")
+                if (value := getattr(recipe.training, name)) >= 1
+            ]
+            for factor in factors:
+                own = [*length_settings(tokens), *rate_settings(recipe, factor), *shorter]
+                for number in range(self.settings.seeds):
+                    named = {length.arm: (length.arm, own)}
+                    runs = self.arms.runs_of(SEARCH_SEED + number, named, prefix="rates")
+                    result[length.arm, factor, SEARCH_SEED + number] = runs
+        return result
 
     def run(self, reserve: float = 0.0) -> tuple[list[RateRow], list[ChosenRate]]:
         """Train and score the short runs; returns their losses by rate, and the rate of each arm's whole runs.
 
-        At a length all arms get the same factors, more where one is at an edge.
+        All arms get the same factors, more where one is at an edge.
 
         Args:
             reserve: wall time in seconds that a widening must leave of the budget.
         """
-        losses: dict[float, LossOf] = {}
-        for place in reversed(range(len(self.shares))):
-            others = self.seconds(self.shares[:place], len(self.settings.factors))
-            losses[self.shares[place]] = self._at(self.shares[place], reserve + others)
+        losses = self._losses(reserve) if self.lengths else {}
         rows, chosen = list[RateRow](), list[ChosenRate]()
-        for length in self.lengths if self.shares else []:
-            rate, by_steps = self.arms.recipes[length.arm].learning_rate, []
-            for share in self.shares:
-                steps = self.arms.search_steps(length, share)
-                mine = {factor: loss for (arm, factor), loss in losses[share].items() if arm == length.arm}
-                by_steps.append((steps, mine))
-                best = best_factor(mine)
-                rows += [
-                    RateRow(
-                        length.arm, steps, factor, rate * factor, loss if math.isfinite(loss) else None, factor == best
-                    )
-                    for factor, loss in sorted(mine.items())
-                ]
-            chosen.append(ChosenRate.of(length.arm, length.steps, by_steps, self.arms.settings.margin))
+        for length in self.lengths:
+            rate, steps = self.arms.recipes[length.arm].learning_rate, self.arms.short_steps(length)
+            mine = {factor: loss for (arm, factor), loss in losses.items() if arm == length.arm}
+            best = best_factor(mine)
+            for factor, loss in sorted(mine.items()):
+                shown = loss if math.isfinite(loss) else None
+                rows.append(RateRow(length.arm, steps, factor, rate * factor, shown, factor == best))
+            chosen.append(ChosenRate.of(length.arm, length.steps, mine))
         return rows, chosen
 
-    def _at(self, share: float, reserve: float) -> LossOf:
-        """The losses of the short runs of one length, with the factors that were added."""
+    def _losses(self, reserve: float) -> LossOf:
+        """The losses of the short runs, with the factors that were added."""
         factors, losses = list(self.settings.factors), LossOf()
         for widening in range(self.settings.widenings + 1):
-            self.train(share, factors, losses)
+            self.train(factors, losses)
             best = {best_factor({factor: losses[each.arm, factor] for factor in factors}) for each in self.lengths}
             edges = [(factors[0], factors[1]), (factors[-1], factors[-2])] if len(factors) > 1 else []
             wanted = [edge * edge / inner for edge, inner in edges if edge in best]
-            further = [] if widening == self.settings.widenings else self._further(share, wanted, reserve)
+            further = [] if widening == self.settings.widenings else self._further(wanted, reserve)
             if not further:
                 break
             factors = sorted([*factors, *further])
         return losses
 
-    def _further(self, share: float, wanted: list[float], reserve: float) -> list[float]:
+    def _further(self, wanted: list[float], reserve: float) -> list[float]:
         """The factors with which the reference was trained before; before the first look all, if the budget has room."""
         settings = self.arms.settings
         base = [length for length in self.lengths if length.arm == settings.baseline]
 
         def known(factor: float) -> bool:
-            paths = (path for each in self.short_runs(base, share, [factor]).values() for path in each.paths)
+            paths = (path for each in self.short_runs(base, [factor]).values() for path in each.paths)
             return all(run.finished or run.diverged for run in map(RunFolder, paths))
 
         before = list(filter(known, wanted))
         if len(before) == len(wanted) or (self.arms.path / RESULT).exists():
             return before
-        needed = self.seconds([share], len(wanted) - len(before)) + reserve
+        needed = self.seconds(len(wanted) - len(before)) + reserve
         return wanted if settings.budget is None or self.time.seconds + needed <= settings.budget else before
 
-    def train(self, share: float, factors: list[float], losses: LossOf) -> None:
-        """Train the short runs of one length at the factors that have no loss yet, and add their losses."""
+    def train(self, factors: list[float], losses: LossOf) -> None:
+        """Train the short runs at the factors that have no loss yet, and add their losses."""
         missing = [factor for factor in factors if (self.lengths[0].arm, factor) not in losses]
-        runs = self.short_runs(self.lengths, share, missing)
+        runs = self.short_runs(self.lengths, missing)
         self.arms.train(RunSet(self.arms.path, [run for each in runs.values() for run in each.runs]))
         self.time.write()
         documents, sums = self.arms.documents, dict[tuple[str, float], list[float]]()

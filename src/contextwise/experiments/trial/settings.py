@@ -1,11 +1,10 @@
 """The settings of a trial, and its arms that have a name of their own."""
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -78,13 +77,7 @@ class RateSearch(Settings):
     factors: list[float] = Field(
         default=[0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
     )
-    shares: list[Annotated[float, Field(gt=0, le=1)]] = Field(
-        default=[0.0625, 0.25],
-        min_length=1,
-        max_length=2,
-        description="of a run's tokens, for each short run: one length; or two, which show how the best rate changes up to "
-        "full length (the shorter is left out if its runs would have fewer than 100 steps)",
-    )
+    share: float = Field(default=0.25, gt=0, le=1, description="of a run's tokens, for each short run")
     seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
         default=2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
@@ -95,20 +88,7 @@ class RateSearch(Settings):
     def _above_zero(cls, factors: list[float]) -> list[float]:
         if min(factors) <= 0:
             raise ConfigError(Problem("but factors must be above 0", value=min(factors)))
-        return factors
-
-    @field_validator("factors", "shares")
-    @classmethod
-    def _ascending(cls, values: list[float]) -> list[float]:
-        return sorted(set(values))
-
-    @field_validator("shares")
-    @classmethod
-    def _apart(cls, shares: list[float]) -> list[float]:
-        if len(shares) > 1 and shares[-1] < 2 * shares[0]:
-            why = "but the longer runs of two lengths must be twice as long as the shorter, or more"
-            raise ConfigError(Problem(why, value=shares))
-        return shares
+        return sorted(set(factors))
 
 
 class TrialSettings(Settings):
@@ -383,17 +363,10 @@ def _is_recipe(arm: str) -> bool:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """What a recipe file holds. A corpus that only stands there as an example gives way to the trial's."""
+    """What a recipe file holds; the corpus of one that comes with a package, an example, gives way to the trial's."""
     values = read_yaml(path)
-    data = values.get("data")
-    corpus = data.get("corpus") if isinstance(data, dict) else None
-    if isinstance(corpus, str):
-        example = any(path.is_relative_to(folder) for folder in recipe_folders())
-        if not example:
-            if os.path.exists(expanded(corpus)):  # noqa: PTH110 - takes any name
-                return values
-            say(f"note: the corpus {corpus} of {path} is not there; the trial's is read")
-        del values["data"]["corpus"]
+    if isinstance(values.get("data"), dict) and any(path.is_relative_to(folder) for folder in recipe_folders()):
+        values["data"].pop("corpus", None)
     return values
 
 

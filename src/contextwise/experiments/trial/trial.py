@@ -13,7 +13,6 @@ from the finished runs, so a trial that was killed at any instant resumes, and m
 import contextlib
 import itertools
 import shlex
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
-from contextwise.base.estimates import as_json, count, duration, listed
+from contextwise.base.estimates import as_json, duration, listed
 from contextwise.base.files import exclusive, read_json, write_json
 from contextwise.base.machine import busy
 from contextwise.base.progress import interruption, say
@@ -43,8 +42,6 @@ from contextwise.experiments.trial.settings import TrialSettings, setting_in_wor
 from contextwise.experiments.trial.wall_time import WallTime
 
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
-UNEQUAL_TIME = 0.05
-"""Runs at equal time whose measured times differ by a larger share have a note."""
 LOWER_RATE = "For another answer begin another trial (--out), with a lower rate or a lower training.clip for all arms."
 
 
@@ -197,13 +194,12 @@ class Trial:
         search = Search(self.arms, lengths, self.time)
         jobs = min(self.settings.executor.jobs, len(lengths))
         # The documents are scored one run after another.
-        seed_seconds = sum(length.own_share * length.seconds / jobs + length.scoring for length in lengths)
+        seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
         # A schedule that a run has no room for is refused here, before anything is written.
         self.arms.run_set(lengths, self.settings.first_seed, {})
-        for share in search.shares:
-            self.arms.search_runs(search.lengths, share, [SEARCH_SEED], search.settings.factors[:1])
+        search.short_runs(search.lengths, search.settings.factors[:1])
         parameters = {name: run.parameters for name, run in self.arms.planned.items()}
-        deviation, half, source = known_spread(self.path, parameters, self.arms.budgets)
+        deviation, half, source = known_spread(self.path, parameters)
         plan = TrialPlan(
             lengths=lengths,
             parameters=parameters,
@@ -214,7 +210,7 @@ class Trial:
             search_runs=search.runs,
             seed_seconds=seed_seconds,
             widening_runs=search.widening_runs,
-            search_seconds=search.seconds(search.shares, len(search.settings.factors)),
+            search_seconds=search.seconds(len(search.settings.factors)),
             search_flops=search.flops,
             budget=self.settings.budget,
             deviation=deviation,
@@ -325,9 +321,6 @@ class Trial:
         chosen, runs = self._run_set(lengths, number)
         documents = self.arms.documents
         self.arms.train(runs)
-        if not all(run.finished or run.diverged for run in map(RunFolder, runs.paths)):  # without a trunk that diverged
-            chosen, runs = self._run_set(lengths, number)
-            self.arms.train(runs)
         of_name = {run.arm: run for run in runs.runs}
         for length in chosen:
             run, seed = of_name[self.arms.run_name(length)], self.settings.first_seed + number
@@ -434,8 +427,7 @@ class Trial:
                     f"{LOWER_RATE}"
                     for found in self._diverged.values()
                 ),
-                *doubtful_rates(self.chosen_rates, self.rates, settings.margin),
-                *self._unequal_times(times),
+                *doubtful_rates(self.chosen_rates, settings.margin),
             ],
             path=self.path,
         )
@@ -449,16 +441,3 @@ class Trial:
                 if mine:
                     result.setdefault(arm, {})[budget] = mine
         return result
-
-    def _unequal_times(self, times: dict[str, dict[int, list[float]]]) -> list[str]:
-        """A note for each arm whose runs took another time than planned, where time is what is equal."""
-        base, notes = self.settings.baseline, []
-        for arm in self.settings.others if self.settings.equal == "time" else []:
-            for budget, mine in times.get(arm, {}).items():
-                ratio = statistics.median(a / b for a, b in zip(mine, times[base][budget], strict=False))
-                if abs(ratio - 1) > UNEQUAL_TIME:
-                    notes.append(
-                        f"The runs of {arm} at {count(budget)} tokens took {ratio:.2f} times those of {base}, although "
-                        "steps were timed in alternation: something else was running, or the first steps are not like the rest."
-                    )
-        return notes

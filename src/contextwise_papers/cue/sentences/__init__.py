@@ -22,6 +22,7 @@ class SentenceLoss(Measure):
     name = "sentences"
     result = Evaluation
     gives_contexts = True
+    scored = "single sentences"
 
     contexts: list[str] | None = Field(
         default=None,
@@ -52,6 +53,10 @@ class SentenceLoss(Measure):
 
         assert corpus is not None and self.contexts is not None
         return Outcome(*score_sentences(subject, corpus, self.contexts, self.drop_contexts, self.limit, work))
+
+    @classmethod
+    def remark(cls, summary: dict[str, Any]) -> str:
+        return "scored sentence by sentence, each on its own, its end included."
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:

@@ -110,7 +110,6 @@ def score_sentences(
     documents = _documents(corpus, sentences, scores.nats)
     lengths = sentences.rows.lengths
     summary = {
-        "by_sentence": True,
         "condition": _condition(types, scoring.trained_types(subject.config), drop),
         "sentences": {
             "count": len(sentences),
