@@ -12,13 +12,10 @@ import hashlib
 import importlib.util
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -284,13 +281,6 @@ class ShardTable:
         return ShardTable, (self.width, self._paths)
 
 
-@cache
-def _temporary(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """The folder in place of one that cannot be written; it is removed when the process ends."""
-    say(f"{folder} cannot be written: new vectors of texts are kept until this process ends")
-    return tempfile.TemporaryDirectory(prefix="encoded-")
-
-
 class EncodedTexts:
     """A disk cache of the vectors of texts; each text is encoded once.
 
@@ -299,8 +289,7 @@ class EncodedTexts:
     ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
     float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
     text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
-    is renamed, and its texts are encoded again. New vectors of a folder that cannot be written are in a temporary folder of the
-    process.
+    is renamed, and its texts are encoded again.
 
     Attributes:
         encoder: the encoder of the vectors.
@@ -315,10 +304,6 @@ class EncodedTexts:
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []
         self._known: set[Path] = set()
-        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        if not os.access(existing, os.W_OK):
-            self._open_new()
-            self.folder = Path(_temporary(self.folder).name)
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
         remove_abandoned(self.folder)

@@ -234,25 +234,6 @@ def test_empty_texts_are_rejected(encoder, tmp_path):
         EncodedTexts(encoder, tmp_path).vectors(["x", " "])
 
 
-def test_texts_of_a_folder_that_is_read_only_are_encoded_once_in_a_process(
-    encoder, counted, tmp_path, monkeypatch, capsys
-):
-    stored = EncodedTexts(encoder, tmp_path).vectors(TEXTS[:2])
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    counted.clear()
-    monkeypatch.setattr(encoding.os, "access", lambda path, mode: False)  # root may write despite a folder's mode
-    store = EncodedTexts(encoder, tmp_path)
-    rows, table = store.rows(TEXTS), pickle.dumps(store.table)
-    del store
-    again = EncodedTexts(encoder, tmp_path)
-    vectors = again.vectors(TEXTS)
-    assert counted == TEXTS[2:] and torch.equal(vectors[:2], stored)
-    assert np.array_equal(pickle.loads(table)[rows], vectors)
-    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=1e-5)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert capsys.readouterr().err.count("cannot be written: new vectors") == 1
-
-
 def test_a_folder_that_cannot_be_written_is_named(encoder, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="the encoded texts cannot be written to"):

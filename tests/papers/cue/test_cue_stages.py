@@ -13,7 +13,7 @@ from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.training import train
-from contextwise.training.export import model_card, part_card
+from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise_papers.cue import CueConfig, CueForCausalLM
@@ -255,15 +255,3 @@ def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypa
     assert names["contexts"].shape == (1, 2, 16) and not torch.equal(names["logits"], bare)
     assert "TextEncoder" not in model_card(RunFolder(life.folder / "proxy"), standalone=False)
     assert "noise 0.5" in model_card(RunFolder(life.folder / "proxy"), standalone=False)
-
-
-def test_a_context_encoder_by_itself_has_a_card(life, tmp_path, monkeypatch):
-    source = life.folder / "adapt" / "parts" / "context_encoder"
-    card = part_card(source)
-    assert "# adapt-context_encoder" in card and "| contexts | tags, previous_sentence |" in card
-    export_model_folder(source, tmp_path / "adapt-context_encoder")
-    (tmp_path / "adapt-context_encoder" / "bert").symlink_to(life.encoder)
-    monkeypatch.chdir(tmp_path / "adapt-context_encoder")
-    assert shown(card)["e_cue"].shape == (1, 16)
-    for name in ("decoder", "sentence_encoder", "nothing"):
-        assert part_card(source.parent / name) is None
