@@ -17,10 +17,10 @@ ITEMS = RECIPES / "intrinsic_entropy"  # tables and figures: tests/papers/test_r
 CUE = RECIPES / "cue"  # made of the parts of earlier runs: tests/papers/cue/test_cue_recipes.py
 SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
 PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
-# Windows and further settings of the papers' training. ContextLM, Section 7.1: windows, AdamW's betas, clipping, warm-up; neither
-# the decay of the learning rate nor weight decay is given. Section 3.1: windows of 2048 tokens, "following the original Pythia
-# ... training configuration"; the rest is from EleutherAI/pythia, models/160M/pythia-160m.yml and similar: warm-up over 1% of
-# 143,000 steps (299.9 billion tokens), a cosine to 10%, betas, clipping, weight decay.
+# Windows and further settings of the papers' training. ContextLM, Section 7.1: windows, AdamW's betas, clipping, warm-up;
+# neither the decay of the learning rate nor weight decay is given. Section 3.1: windows of 2048 tokens, "following the original
+# Pythia ... training configuration"; the rest is from EleutherAI/pythia, models/160M/pythia-160m.yml and similar: warm-up over
+# 1% of 143,000 steps (299.9 billion tokens), a cosine to 10%, betas, clipping, weight decay.
 STATED = {
     "gpt2": (1024, {"warmup_steps": 1000}),
     "gpt_neox": (2048, {"warmup_steps": 1430, "weight_decay": 0.1, "minimum_learning_rate": 0.1}),
