@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
@@ -313,10 +312,6 @@ class EncodedTexts:
         """Number of texts that have a vector."""
         return len(self._rows)
 
-    def vectors(self, texts: Sequence[str]) -> Tensor:
-        """The vectors of texts, (N, C), float32; arguments and errors as for :meth:`rows`."""
-        return torch.from_numpy(self.table[self.rows(texts)])
-
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
 
@@ -380,20 +375,23 @@ class EncodedTexts:
         self._cut.append(np.array(shard["cut"]))
 
 
-class TokenTexts:
-    """The tokens of texts, for an encoder that is trained.
+class TextTable:
+    """Texts encoded in memory: their vectors, or their tokens for an encoder that a run is about to train.
 
     Attributes:
-        table: (N, L) int32, the tokens of each text, padded with -100.
+        table: (N, C) float32, or (N, L) int32, padded with -100.
     """
 
     def __init__(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
-        ids = encoder.embedder.tokens(list(texts)) if texts else []
+        if encoder.tokens_only:
+            ids = encoder.embedder.tokens(list(texts)) if texts else []
+            self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
+            for row, tokens in enumerate(ids):
+                self.table[row, : len(tokens)] = tokens
+        else:
+            self.table = encoder.encode(texts)
         self._cut = np.array(encoder.embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
         self._rows = {text: row for row, text in enumerate(texts)}
-        self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
-        for row, tokens in enumerate(ids):
-            self.table[row, : len(tokens)] = tokens
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of some of the texts in :attr:`table`, (n,), int64."""

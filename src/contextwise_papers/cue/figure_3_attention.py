@@ -119,7 +119,7 @@ def attention_at(run: RunFolder, encoder: nn.Module, held_out: HeldOut) -> tuple
 def _attention(encoder: Any, held_out: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     weights, masks = [], []
     for start in range(0, len(held_out.texts), _AT_ONCE):
-        batch = held_out.vectors.batch(np.arange(start, min(start + _AT_ONCE, len(held_out.texts))))
+        batch = held_out.batch(np.arange(start, min(start + _AT_ONCE, len(held_out.texts))))
         weights.append(encoder.attention(batch["contexts"], batch["context_mask"]).double().cpu())
         masks.append(batch["context_mask"].cpu())
     return torch.cat(weights).numpy(), torch.cat(masks).numpy()

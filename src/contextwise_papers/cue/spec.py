@@ -110,7 +110,7 @@ class CueSpec(ModelSpec):
         return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled"))
 
     def generation_inputs(self, model: Any, source: str, contexts: Path) -> dict[str, Tensor]:
-        from contextwise_papers.cue.rescoring.contexts import contexts_for
+        from contextwise_papers.cue.contexts import contexts_for
 
         return contexts_for(model, source, contexts)
 

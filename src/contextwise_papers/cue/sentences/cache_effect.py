@@ -28,7 +28,8 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios, with_seeds
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise_papers.cue.scoring import Rows, Texts
+from contextwise_papers.cue.contexts import Texts
+from contextwise_papers.cue.scoring import Rows
 from contextwise_papers.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")
