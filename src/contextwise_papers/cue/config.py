@@ -23,7 +23,7 @@ class CuePartConfig(OwnConfig):
 
 
 class CueContextConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.CueContextEncoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueContextEncoder`.
 
     Args:
         text_width: C, channels of the context vectors.
@@ -72,7 +72,7 @@ class CueContextConfig(CuePartConfig):
 
 
 class CueDecoderConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.CueDecoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueDecoder`.
 
     Args:
         input_width: channels of the sentence encoder's states.
@@ -129,7 +129,7 @@ class CueDecoderConfig(CuePartConfig):
 
 
 class UnigramConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.UnigramAutoencoder` (CUE, Section 4.2.1).
+    """Configuration of :class:`~contextwise_papers.cue.parts.UnigramAutoencoder` (CUE, Section 4.2.1).
 
     Args:
         vocab_size: V.
@@ -168,7 +168,7 @@ class UnigramConfig(CuePartConfig):
 
 
 class ProxyConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.ProxyEncoder` (CUE, Section 4.2.2).
+    """Configuration of :class:`~contextwise_papers.cue.parts.ProxyEncoder` (CUE, Section 4.2.2).
 
     Args:
         autoencoder: configuration of the unigram autoencoder (or its dictionary).

@@ -11,15 +11,9 @@ from contextwise.models.loading import check_generates, load_as, load_config, lo
 from contextwise.models.spec import build_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue import (
-    CueConfig,
-    CueContextConfig,
-    CueDecoderConfig,
-    ProxyConfig,
-    UnigramAutoencoder,
-    UnigramConfig,
-)
+from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextSource
+from contextwise_papers.cue.parts import UnigramAutoencoder
 from contextwise_papers.cue.settings import (
     TRAINED,
     AdaptStage,
