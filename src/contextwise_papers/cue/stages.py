@@ -14,15 +14,7 @@ from contextwise.training.settings import CorpusData
 from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextSource
 from contextwise_papers.cue.parts import UnigramAutoencoder
-from contextwise_papers.cue.settings import (
-    TRAINED,
-    AdaptStage,
-    ContextEncoderSettings,
-    ProxyStage,
-    SentenceSettings,
-    Stage,
-    SwapStage,
-)
+from contextwise_papers.cue.settings import TRAINED, AdaptStage, ProxyStage, SentenceSettings, Stage, SwapStage
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
@@ -81,7 +73,7 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
             raise ConfigError(
                 f"model.cue.{given[0]} is given, but the context encoder of {stage.start} is kept; remove it"
             )
-        encoder.contexts, encoder.context_dropout = contexts, stage.context_dropout
+        encoder.contexts, encoder.context_dropout = contexts or {}, stage.context_dropout
         if isinstance(stage, AdaptStage):
             _check_positions(context, start.decoder.max_positions, f"the decoder of {stage.start}")
             return CueConfig(sentence_encoder=start.sentence_encoder, context_encoder=encoder, decoder=start.decoder)
@@ -102,7 +94,7 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
 
 
 def _context_encoder(
-    stage: ContextEncoderSettings, contexts: dict[str, Any] | None, text: EncodedText | None, width: int
+    stage: Any, contexts: dict[str, Any] | None, text: EncodedText | None, width: int
 ) -> CueContextConfig:
     assert text is not None  # there are contexts
     text_width, about = text
