@@ -17,10 +17,7 @@ def model(name: str, seed: int, layers: int = 2, heads: int = 3, chunk_size: int
         weights = np.tril(np.exp(scores))
         return (weights / weights.sum(axis=-1, keepdims=True)).sum(axis=1).astype(np.float32)
 
-    nats = np.concatenate([[np.nan], random.uniform(0.1, 6, len(PIECES) - 1)])
-    without = None if chunk_size is None else nats + random.normal(0, 0.3, len(PIECES))
-    every = [sums(len(PIECES)) for _ in range(layers)]
-    return ModelReading(f"runs/{name}", name, 1234, every, chunk_size, nats, without)
+    return ModelReading(f"runs/{name}", name, [sums(len(PIECES)) for _ in range(layers)], chunk_size)
 
 
 def reading(*models: ModelReading, chunk_size: int = 4) -> Reading:

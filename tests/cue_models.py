@@ -4,20 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from contextwise_papers.cue import (
-    CueConfig,
-    CueContextConfig,
-    CueContextEncoder,
-    CueDecoder,
-    CueDecoderConfig,
-    CueForCausalLM,
-    LSTMConfig,
-    LSTMForCausalLM,
-    ProxyConfig,
-    ProxyEncoder,
-    UnigramAutoencoder,
-    UnigramConfig,
-)
+from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
+from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
+from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 
 VOCABULARY, LONGEST, END = 47, 24, 0
 TEXT, STATES, WIDTH, CUE = 10, 16, 12, 8  # C, S, D and W all differ, so that no projection is left out

@@ -9,14 +9,8 @@ from transformers import BertConfig, BertModel, GPT2LMHeadModel
 
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise_papers.cue import (
-    CueConfig,
-    CueContextConfig,
-    CueDecoderConfig,
-    CueForCausalLM,
-    ProxyConfig,
-    UnigramConfig,
-)
+from contextwise_papers.cue import CueConfig, CueForCausalLM
+from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextEncoder
 from small import small_gpt2
 

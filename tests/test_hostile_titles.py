@@ -31,7 +31,7 @@ from contextwise.reports.decided import comparison_table, decision_page, discove
 from contextwise.reports.runs import report_page
 from contextwise.reports.trial import trial_page, trial_tables
 from contextwise.reports.views import page_of
-from contextwise_papers.contextlm.attention_page import terminal_report, write_attention_page
+from contextwise_papers.contextlm.attention_page import received_table, write_attention_page
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.page import write_entropy_page
 from contextwise_papers.page import write_reproduction_page
@@ -260,7 +260,7 @@ TABLES: dict[str, Callable[[str, Path], RenderableType]] = {
     "discoveries": lambda title, folder: discoveries_table(discovered(title, folder), 0.1),
     "trial": lambda title, folder: trial_tables(tried(title, folder)),
     "sweep": lambda title, folder: plan_table([state(title)]),
-    "attention": lambda title, folder: terminal_report(attention_of(title)),
+    "attention": lambda title, folder: received_table(attention_of(title)),
     "comparison": lambda title, folder: compared(title, folder),
     "evaluation": lambda title, folder: evaluated(title, folder),
 }

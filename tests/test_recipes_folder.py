@@ -1,7 +1,6 @@
 """The recipes that ship: each builds its model, and the paper's state what the paper states."""
 
 import math
-from dataclasses import asdict
 
 import pytest
 
@@ -18,6 +17,14 @@ ITEMS = RECIPES / "intrinsic_entropy"  # tables and figures: tests/papers/test_r
 CUE = RECIPES / "cue"  # made of the parts of earlier runs: tests/papers/cue/test_cue_recipes.py
 SHIPPED = sorted(path for path in RUNS if not {SWEEPS, ITEMS, CUE} & set(path.parents))
 PAPER = [path for path in SHIPPED if path.stem.endswith("-paper")]
+# Windows and further settings of the papers' training. ContextLM, Section 7.1: windows, AdamW's betas, clipping, warm-up;
+# neither the decay of the learning rate nor weight decay is given. Section 3.1: windows of 2048 tokens, "following the original
+# Pythia ... training configuration"; the rest is from EleutherAI/pythia, models/160M/pythia-160m.yml and similar: warm-up over
+# 1% of 143,000 steps (299.9 billion tokens), a cosine to 10%, betas, clipping, weight decay.
+STATED = {
+    "gpt2": (1024, {"warmup_steps": 1000}),
+    "gpt_neox": (2048, {"warmup_steps": 1430, "weight_decay": 0.1, "minimum_learning_rate": 0.1}),
+}
 
 
 def recipe_of(path, folder, monkeypatch):
@@ -47,9 +54,11 @@ def test_the_papers_recipes_agree_with_its_tables(path, tmp_path, monkeypatch):
     recipe = recipe_of(path, tmp_path, monkeypatch)
     size = named_size(recipe.model.family, recipe.model.size)
     assert recipe.model.shape.learning_rate == recipe.learning_rate == size.learning_rate
-    stated = {name: value for name, value in asdict(TRAINING[recipe.model.family]).items() if value is not None}
-    assert recipe.data.context == stated.pop("context")
-    assert {name: getattr(recipe.training, name) for name in stated} == stated
+    tokens_per_step, tokens = TRAINING[recipe.model.family]
+    stated = {"tokens_per_step": tokens_per_step, "tokens": tokens, "beta1": 0.9, "beta2": 0.95, "clip": 1.0}
+    context, further = STATED[recipe.model.family]
+    assert recipe.data.context == context
+    assert {name: getattr(recipe.training, name) for name in stated | further} == stated | further
     # ContextLM, Section 3.1; the form of the injection is that of the code of its authors.
     predictor = recipe.model.sections.get("context_predictor")
     assert (predictor.chunk_size, predictor.predictor_layers, predictor.pooling) == (4, 2, "mean")

@@ -24,7 +24,6 @@ COMMANDS = {
     "evaluate again": "evaluate model --corpus old/corpus --limit 2 --out old/loss --overwrite",
     "curve": "curve model --corpus old/corpus --limit 2 --out out/curve",
     "embed": "model embed model lines.txt --out out/v.npy",
-    "embed-contexts": "model embed-contexts sentences/cue contexts.jsonl --out out/c.npy",
     "export": "export model --out out/shared",
     "report": "report old/run --out out/report.html",
     "report again": "report old/run --out old/report.html",
@@ -139,7 +138,6 @@ def write_measured(folder: Path) -> None:
     make_corpus(sentences)
     save_model(sentences / "cue", cue_model(write_text_encoder(sentences / "bert")))
     save_model(sentences / "lm", sentence_model())
-    write_rows(folder / "contexts.jsonl", [{"title": "Oil"}, {}])
     write_rows(folder / "lists.jsonl", [{"id": i, "candidates": ["Oil rises.", "Oil falls."]} for i in range(3)])
     write_rows(folder / "code.jsonl", [{"text": "def one():\n    return 1\n\nprint(one())\n"}] * 4)
     turns = {"category": "writing", "turns": ["Say it.", "Again."]}

@@ -135,10 +135,10 @@ def export(
     refuse_absent(model)
     check_new(out)
     from contextwise.models.export import export_model_folder
-    from contextwise.training.export import model_card, part_card
+    from contextwise.training.export import model_card
 
     run = RunFolder(model)
-    card = model_card(run, standalone) if run.finished else part_card(model)
+    card = model_card(run, standalone) if run.finished else None
     export_model_folder(model, out, standalone, card)
     if as_json:
         show_json(ExportJson(path=out, standalone=standalone, files=sorted(file.name for file in out.iterdir())))

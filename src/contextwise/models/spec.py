@@ -193,10 +193,6 @@ class ModelSpec:
         """The parts that an export saves by themselves, and whether each reads the tokens of the corpus."""
         return {}
 
-    def card(self, folder: Path, config: Any) -> str | None:
-        """The model card of such a part; None for a model that has the card of its run."""
-        return None
-
     def generation_inputs(self, model: Any, source: str, contexts: Path) -> dict[str, Tensor]:
         """The inputs of ``generate()`` that a file of contexts gives to the model, loaded from ``source``.
 

@@ -85,7 +85,6 @@ class Page:
         result: paragraphs of the result, in the box at the top.
         source: the module that makes the page; its own script and style sheet lie beside it under the same name.
         data: what the script reads besides the figures, by the id of its element.
-        below: parts below the sections.
     """
 
     title: str
@@ -94,7 +93,6 @@ class Page:
     result: Sequence[str] = ()
     source: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
-    below: Sequence[Part] = ()
 
     def write(self, path: Path) -> None:
         """Write the page, complete or not at all, without the names of the folders above the current one.
@@ -125,7 +123,6 @@ class Page:
             "</header>",
             f'<section class="verdict" aria-label="Result">{result}</section>' if result else "",
             *(section.__html__() for section in sections),
-            joined(self.below),
             f"<footer>contextwise {own_version()}</footer>\n</main>",
         ]
         if figures:

@@ -155,15 +155,6 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     return card_text(data, recipe.name, rows, lines)
 
 
-def part_card(source: str | Path) -> str | None:
-    """Text of ``README.md`` for a part of a model in a folder of its own; None for another model."""
-    folder = Path(source).resolve()
-    if not (folder / "config.json").is_file():
-        return None
-    config = load_config(folder)
-    return spec_of(config).card(folder, config)
-
-
 HERE = 'folder = "."  # where this file lies, or its name on the Hub'
 """Line of a card's code that says from where the model is loaded."""
 

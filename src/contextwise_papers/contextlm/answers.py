@@ -97,7 +97,7 @@ class AnswersResult(Result):
 class Answers(Measure):
     """Let a model answer the questions of MT-Bench or AlpacaEval, in their file formats.
 
-    The turns of a question are one conversation; a later turn reads only what is new. A stopped command resumes.
+    The turns of a question are one conversation. A stopped command resumes.
     """
 
     name = "answers"

@@ -1,9 +1,7 @@
-"""Attention of models in one text, and each token's loss with and without the predicted context.
+"""Attention of models in one text.
 
 1. The text is tokenized once; the token that begins a document precedes it, as in training and scoring.
-2. One pass with eager attention, the only implementation that returns its weights. A layer's weights are summed over their
-   queries as soon as they are computed, so that only one layer's weights are in memory.
-3. The loss of each token; for a ContextLM also with every injected context set to zero.
+2. One pass with eager attention, the only implementation that returns its weights.
 
 Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
 :func:`mean_received` divides by how many queries can see a token.
@@ -11,28 +9,25 @@ Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it norma
 Shapes: T positions, H heads.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.generation import start_token
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import not_finite, vocabulary_size
-from contextwise.models import token_losses
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.tokenizers import model_tokenizer_hash
 
 MOST_MODELS = 4
-MOST_TOKENS = 4096
-"""Limits of a readable figure, and of weights (heads x T x T) that fit into memory."""
+MOST_TOKENS = 1024
+"""Limits of a readable figure, and of weights (layers x heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
 Received = Literal["mean", "sum"]
 """Attention that a token receives: the mean over the queries that can see it, or the sum."""
@@ -40,28 +35,18 @@ Received = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class ModelReading:
-    """Attention and losses of one model.
+    """Attention of one model.
 
     Attributes:
         layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
             The blocks of a context predictor are left out.
         chunk_size: w of a ContextLM, else None.
-        nats: (T,) loss of each token given those before it; nan for the first position.
-        nats_without: the same with every injected context zero; None for a model that predicts no context.
     """
 
     source: str
     name: str
-    parameters: int
     layers: list[np.ndarray]
     chunk_size: int | None
-    nats: np.ndarray
-    nats_without: np.ndarray | None
-
-    @property
-    def lens(self) -> np.ndarray | None:
-        """(T,) nats by which a token's loss rises without the predicted context: positive where the context helped."""
-        return None if self.nats_without is None else self.nats_without - self.nats
 
     def received(self, measure: Received = "mean") -> np.ndarray:
         """(T,) attention received by each token, mean over the heads of each layer and over the layers."""
@@ -71,7 +56,7 @@ class ModelReading:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, and the attention and losses of each model in it.
+    """A text, and the attention of each model in it.
 
     Attributes:
         pieces: text of each token; together they are the text, after the token that begins it.
@@ -111,7 +96,7 @@ def read_with_models(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Reading:
-    """Compute the attention and losses of models in a text.
+    """Compute the attention of models in a text.
 
     Args:
         sources: runs, Hugging Face model folders, or names on the Hub; one to four, with the same tokenizer.
@@ -138,92 +123,20 @@ def read_with_models(
     return Reading(pieces, ids, has_start, context_chunk or next(iter(sizes), DEFAULT_CHUNK), models)
 
 
-@contextmanager
-def without_context(model: nn.Module) -> Iterator[None]:
-    """Inside the ``with`` block no context is added to the hidden states, in any form of injection and at any layer.
-
-    The weights, the token encoder and norms behind it are unchanged. Positions before w - 1, which otherwise add ``c_init``,
-    add nothing either (ContextLM, Eq. 5 with every context zero).
-
-    Raises:
-        ConfigError: the model predicts no context.
-    """
-    pathway = context_pathway(model)
-    if pathway is None:
-        raise ConfigError(f"a {type(model).__name__} predicts no context that could be switched off")
-    handle = pathway.gate.register_forward_hook(lambda module, inputs, added: torch.zeros_like(added))
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
+@torch.no_grad()
 def read_with(model: PreTrainedModel, ids: Sequence[int], source: str, name: str) -> ModelReading:
-    """Compute the attention and losses of a loaded model, which keeps eager attention."""
+    """Compute the attention of a loaded model, which keeps eager attention."""
     model.set_attn_implementation("eager")
-    input_ids = torch.tensor([list(ids)], device=model.device)
-    pathway = context_pathway(model)
-    sums = attention_sums(model, input_ids)
-    if not sums:
+    weights = model(torch.tensor([list(ids)], device=model.device), output_attentions=True, use_cache=False).attentions
+    if not weights or any(weights_BHTT is None for weights_BHTT in weights):
         raise CheckpointError(
             f"{source} gives no attention weights: models of type {model.config.model_type} do not return them; give another"
         )
-    inside = {id(module) for module in ([] if pathway is None else pathway.modules())}
-    nats_without = None
-    if pathway is not None:
-        with without_context(model):
-            nats_without = _losses(model, input_ids, source)
-    return ModelReading(
-        source,
-        name,
-        sum(parameter.numel() for parameter in model.parameters()),
-        layers=[received for module, received in sums if id(module) not in inside],
-        chunk_size=None if pathway is None else pathway.chunk_size,
-        nats=_losses(model, input_ids, source),
-        nats_without=nats_without,
-    )
-
-
-@torch.no_grad()
-def attention_sums(model: PreTrainedModel, input_ids: torch.Tensor) -> list[tuple[nn.Module | None, np.ndarray]]:
-    """Attention weights of a model with eager attention, summed over the queries of ``input_ids`` (1, T).
-
-    Each attention module in the order in which they run (None if unknown), and (H, T) float32; empty without weights.
-    """
-    stock: Any = model
-    while hasattr(stock, "backbone"):  # the models here are compositions around a stock one
-        stock = stock.backbone
-    # The classes whose second output transformers records as attention weights; some families have no such table.
-    recorded = (getattr(stock, "_can_record_outputs", None) or {}).get("attentions", [])
-    recorded = recorded if isinstance(recorded, list) else [recorded]
-    classes: list[Any] = [getattr(entry, "target_class", entry) for entry in recorded]
-    sums: list[tuple[nn.Module | None, np.ndarray]] = []
-
-    def take(module: nn.Module | None, inputs: Any, output: Any) -> None:
-        weights_BHTT = output[1]
-        if weights_BHTT is not None:
-            sums.append((module, weights_BHTT[0].float().sum(dim=-2).cpu().numpy()))
-
-    if not classes or not all(isinstance(kind, type) for kind in classes):
-        for weights in model(input_ids, output_attentions=True, use_cache=False).attentions or ():
-            take(None, None, (None, weights))
-        return sums
-    kinds: tuple[type[nn.Module], ...] = tuple(classes)
-    modules = [module for module in model.modules() if isinstance(module, kinds)]
-    handles = [module.register_forward_hook(take) for module in modules]
-    try:
-        model(input_ids, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return sums
-
-
-def _losses(model: PreTrainedModel, input_ids: torch.Tensor, source: str) -> np.ndarray:
-    nats = token_losses(model, input_ids[:, :-1], input_ids[:, 1:])[0].cpu().numpy()
-    if not np.isfinite(nats).all():
-        raise not_finite(f"{source} gives losses that are not finite")
-    return np.concatenate([[np.nan], nats])
+    layers = [weights_BHTT[0].float().sum(dim=-2).cpu().numpy() for weights_BHTT in weights]
+    if not all(np.isfinite(layer).all() for layer in layers):
+        raise not_finite(f"{source} gives attention weights that are not finite")
+    pathway = context_pathway(model)
+    return ModelReading(source, name, layers, None if pathway is None else pathway.chunk_size)
 
 
 def _tokens(subjects: Sequence[Subject], text: str, start: bool) -> tuple[list[int], list[str], bool]:

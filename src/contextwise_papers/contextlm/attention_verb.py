@@ -36,13 +36,7 @@ def attention(
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:
-    """Show which tokens a model attends to, and where predicting the context helped.
-
-    One page: the text coloured by the attention that each token receives, for
-    one to four models side by side, by layer and head, and in bars by chunk.
-    For a ContextLM also the context lens: the loss of each token without the
-    predicted context, less the loss with it.
-    """
+    """Show which tokens and chunks of a text one to four models attend to."""
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
     # os.path.exists is false for what cannot be the name of a file, such as a long text; Path.exists may raise an error.
@@ -50,12 +44,13 @@ def attention(
         raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
     words = _read_text(text)
 
+    from contextwise.base.tables import terminal
     from contextwise_papers.contextlm.attention import read_with_models
-    from contextwise_papers.contextlm.attention_page import numbers, terminal_report, write_attention_page
+    from contextwise_papers.contextlm.attention_page import numbers, received_table, write_attention_page
 
     reading = read_with_models(models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device)
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
-    show_values(numbers(reading), as_json, terminal_report(reading))
+    show_values(numbers(reading), as_json, terminal(received_table(reading)))
     if not as_json:
         show_line(f"page: {out}")
 

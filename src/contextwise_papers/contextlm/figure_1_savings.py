@@ -5,22 +5,15 @@
 2. The law L(N, D) = E + B/N^β + A/D^α is fitted to each of the two families, with an ensemble of laws by the wild bootstrap
    over sizes and seeds (:mod:`contextwise_plan.scaling.fitting`). The random signs of a size and a seed are the same for
    both families, whose runs are paired.
-3. The loss is that of the baseline's law at a size and the largest budget. Saved are
+3. The loss is that of the baseline's law at a size and the largest budget. Saved are parameters: where the model's law has that
+   loss at the same tokens; tokens: where it has that loss at the model's own size; FLOPs: those tokens times the model's
+   operations for a token, against the baseline's. Nothing is read off a term of the model's law whose scale or exponent is at
+   a bound of its search, as the runs then do not determine it.
 
-   - parameters: where the model's law has that loss at the same tokens;
-   - tokens: where it has that loss at the model's own size;
-   - FLOPs: those tokens times the model's operations for a token, against the baseline's. The document's two figures are of one
-     size: 1 - 0.20 is 1.04 times 1 - 0.23. A token takes ContextLM-Base 1.026 times GPT-2's operations, as they are counted
-     here (1.04 times its passes through layers).
-
-   Nothing is read off a term of the model's law whose scale or exponent is at a bound of its search, as the runs then do not
-   determine it.
-
-Of the logarithm of the ratio of what the model and the baseline need, the ensemble gives the standard error: the farther of its
-2.5% and 97.5% quantiles from the fit, in units of the normal distribution's; laws that reach the loss with four times as much
-or never count as a need of four times. The interval is Student's t with the freedom of the seeds within sizes; percentiles of
-the ensemble are too narrow with few runs (83% instead of 95% in simulations). It covers the variation between seeds and the
-misfit of the law, for the same held-out tokens.
+Of the logarithm of the ratio of the two needs, the ensemble gives the standard error: the farther of its 2.5% and 97.5%
+quantiles from the fit, in units of the normal distribution's. The interval is Student's t with the freedom of the seeds within
+sizes; percentiles of the ensemble are too narrow with few runs (83% instead of 95% in simulations). It covers the variation
+between seeds and the misfit of the law, for the same held-out tokens.
 
 Legend: R laws, the fit first, then its resamples.
 """

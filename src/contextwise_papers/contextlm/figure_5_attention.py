@@ -13,12 +13,11 @@ from pydantic import Field, model_validator
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import written
 from contextwise.base.intervals import estimate_over_seeds
-from contextwise.base.tables import Table
 from contextwise_papers.claims import Better, Claim, above
 from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, Received, read_with_models
+from contextwise_papers.contextlm.attention_page import chunks_table, drawn
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, paths_of
-from contextwise_papers.tables import Plot, point, table_of
 
 
 class AttentionReceived(TrainedModels, name="attention_received"):
@@ -76,40 +75,3 @@ def tokens_of(reading: Reading, text: str, phrase: str) -> list[int]:
         if low < end and start < shown:
             positions.append(position)
     return positions
-
-
-def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: str, seeds: str) -> Table:
-    """Attention received by each chunk, and how much more than the reference's."""
-    sums = {name: reading.chunk_sums(values).mean(axis=0) for name, values in attention.items()}
-    others = [name for name in sums if name != reference]
-    first = int(reading.has_start)
-    shown = [*(f"{piece} " for piece in reading.pieces[:first]), *reading.pieces[first:]]
-    rows = []
-    for chunk in range(len(sums[reference])):
-        text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
-        changes = (sums[name][chunk] / sums[reference][chunk] - 1 for name in others)
-        rows.append([f"{chunk + 1}: {text.strip()}", *(values[chunk] for values in sums.values()), *changes])
-    columns = [(name, ".4f") for name in sums] + [(f"{name} to {reference}", "+.1%") for name in others]
-    title = f"Attention received by each chunk of {reading.chunk_size} tokens; {seeds}"
-    return table_of(title, ["chunk", *columns], rows)
-
-
-def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) -> list[Plot]:
-    """A line a model, by token, and the same over the reference's.
-
-    The token before the text is left out, since it receives many times what others do.
-    """
-    means = {name: values.mean(axis=0) for name, values in attention.items()}
-    shares = {name: values / means[reference] for name, values in means.items()}
-    title, positions = "Attention received by each token", range(int(reading.has_start), len(reading.ids))
-    plots = []
-    for heading, y, by_model in (
-        (title, "attention received", means),
-        (f"{title}, over that from {reference}", f"times that from {reference}", shares),
-    ):
-        series = {
-            name: [point(i, float(values[i])) | {"text": reading.pieces[i]} for i in positions]
-            for name, values in by_model.items()
-        }
-        plots.append(Plot(heading, "token", y, series))
-    return plots

@@ -1,42 +1,28 @@
 """Conversations with a causal language model, for the questions of MT-Bench (ContextLM, Section 3.4)."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache, DynamicLayer
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.generation import allowed_new_tokens
 from contextwise.evaluation.sampling import Sampling
-from contextwise.models.contextlm.cache import ChunkLayer, ContextState
-from contextwise.models.families import CACHE
-from contextwise.models.prefix import prompt_form
-from contextwise.models.rope import follows_length, frequencies_for, rotary_modules
+from contextwise.models.rope import frequencies_for
 from contextwise_evals.answering.prompts import apply_template
 from contextwise_evals.answering.readers import answer_options, padding_token
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 
-_CROPPED = (DynamicLayer, ChunkLayer, ContextState)
-
 
 class Speaker:
-    """Holds conversations. What the model has read stays in its key-value cache, and a later turn reads only what is new.
+    """Holds conversations; each turn reads the whole of its own.
 
     Args:
         template: ``chat``: the tokenizer's own; ``alpaca``: the published prompt; ``auto``: its own, where it has one.
-        reuse: False reads the whole conversation again at each turn.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str = "auto", reuse: bool = True
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str = "auto") -> None:
         self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
-        # Frequencies that follow the length differ in a later turn, which cached keys cannot follow.
-        # A prefix is read anew in each turn: its tokens see each other in both directions.
-        causal = prompt_form(model.config) is None
-        self.reuse = reuse and causal and not any(follows_length(module) for _, module in rotary_modules(model))
         if template == "chat" and tokenizer.chat_template is None:
             raise ConfigError("the model's tokenizer has no chat template; give the template alpaca")
         own = template != "alpaca" and tokenizer.chat_template is not None
@@ -64,8 +50,6 @@ class Speaker:
         """
         messages: list[dict[str, str]] = []
         texts: list[str] = []
-        cache: Cache | None = None
-        read: list[int] = []
         torch.manual_seed(sampling.seed)
         for turn in turns:
             messages.append({"role": "user", "content": turn})
@@ -78,29 +62,7 @@ class Speaker:
             rows = torch.tensor([ids], device=self.model.device)
             with frequencies_for(self.model, len(ids) + count):
                 options = answer_options(count, self.pad, sampling) | {"eos_token_id": self.ends or None}
-                options |= {CACHE: _common(cache, read, ids) if self.reuse else None}
-                mask = torch.ones_like(rows)
-                out = self.model.generate(rows, attention_mask=mask, return_dict_in_generate=True, **options)
-            read, cache = out.sequences[0].tolist(), getattr(out, CACHE)
-            texts.append(self.tokenizer.decode(read[len(ids) :], skip_special_tokens=True).strip())
+                out = self.model.generate(rows, attention_mask=torch.ones_like(rows), **options)
+            texts.append(self.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True).strip())
             messages.append({"role": "assistant", "content": texts[-1]})
         return texts, [None] * len(texts)
-
-
-def _common(cache: Cache | None, read: Sequence[int], ids: Sequence[int]) -> Cache | None:
-    """The cache of ``read``, shortened to what ``ids`` begins with; None where nothing of it can be used.
-
-    An answer's text may have other tokens when it is read again than those it was written with, so the two are compared. At
-    least one token remains to be read: its logits choose the next.
-    """
-    if cache is None or not all(
-        isinstance(layer, _CROPPED) and not getattr(layer, "is_sliding", False) for layer in cache.layers
-    ):
-        return None
-    length = cache.get_seq_length()
-    pairs = zip(read[:length], ids[:-1], strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    if same == 0:
-        return None
-    cache.crop(same - length)
-    return cache

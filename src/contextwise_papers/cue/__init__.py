@@ -5,18 +5,10 @@ from typing import TYPE_CHECKING
 from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
+    from contextwise_papers.cue.config import CueConfig
     from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
-    from contextwise_papers.cue.modeling import PARTS, CueForCausalLM
-    from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
+    from contextwise_papers.cue.modeling import CueForCausalLM
 
-_MODULES = {
-    "config": ["CueConfig", "CueContextConfig", "CueDecoderConfig", "ProxyConfig", "UnigramConfig"],
-    "lstm": ["LSTMConfig", "LSTMForCausalLM"],
-    "modeling": ["PARTS", "CueForCausalLM"],
-    "parts": ["CueContextEncoder", "CueDecoder", "ProxyEncoder", "UnigramAutoencoder"],
-}
-__all__ = ["PARTS", "CueConfig", "CueContextConfig", "CueContextEncoder", "CueDecoder", "CueDecoderConfig"]
-__all__ += ["CueForCausalLM", "LSTMConfig", "LSTMForCausalLM", "ProxyConfig", "ProxyEncoder"]
-__all__ += ["UnigramAutoencoder", "UnigramConfig"]
+__all__ = ["CueConfig", "CueForCausalLM", "LSTMConfig", "LSTMForCausalLM"]
+_MODULES = {"config": ["CueConfig"], "lstm": ["LSTMConfig", "LSTMForCausalLM"], "modeling": ["CueForCausalLM"]}
 __getattr__ = lazy_exports(__name__, _MODULES)

@@ -23,22 +23,18 @@ class CuePartConfig(OwnConfig):
 
 
 class CueContextConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.CueContextEncoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueContextEncoder`.
 
     Args:
-        text_width: C, channels of the context vectors.
-        width: W, channels of e_cue.
-        layers: Transformer blocks over the set of contexts; with 0 the plain mean is used (CUE, Table 4, "no context
-            transformer"). The paper does not give the number; 2 match its 6.6M parameters approximately (Table 1).
-        heads: heads of each block; the paper does not give the number, 4 is that of its other modules.
-        feed_forward: inner width of a block's feed-forward network; by default 4 W.
+        text_width, width: C and W.
+        layers: blocks over the set; with 0 the plain mean (CUE, Table 4, "no context transformer"). The paper does not give
+            the number; 2 match its 6.6M parameters approximately (Table 1).
+        heads: of each block; the paper does not give the number, 4 is that of its other modules.
+        feed_forward: by default 4 W.
         text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``); one trained
             as a part of this model has its configuration as ``model``.
         contexts: the contexts of its training (``columns``, ``previous_sentence``).
         context_dropout: probability of leaving out each context in training.
-
-    Raises:
-        ConfigError: a value is out of range, or the width is not divisible by the heads.
     """
 
     model_type = "cue_context_encoder"
@@ -72,22 +68,17 @@ class CueContextConfig(CuePartConfig):
 
 
 class CueDecoderConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.CueDecoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueDecoder`.
 
     Args:
         input_width: channels of the sentence encoder's states.
         width: D; ignored by the form ``concatenate``, whose width is ``input_width + cue_width``.
-        cue_width: W, channels of e_cue.
-        layers, heads: size of the Transformer (CUE, Section 3.3: six layers, 4 heads).
-        vocab_size: V.
+        layers, heads: six layers, 4 heads in CUE, Section 3.3.
         max_positions: the longest sentence in tokens; the Transformer learns one embedding per position.
         form: ``transformer``, or ``concatenate``: no Transformer; the vocabulary head reads each state concatenated with
             e_cue (Table 4, "no decoder transformer").
         sentence_inputs: if False, one learned vector replaces all states and their positions, so that predictions depend only
             on the contexts, and are the same at each step (Table 4, "no sentence inputs").
-
-    Raises:
-        ConfigError: a value is out of range, or the width is not divisible by the heads.
     """
 
     model_type = "cue_decoder"
@@ -129,16 +120,11 @@ class CueDecoderConfig(CuePartConfig):
 
 
 class UnigramConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.UnigramAutoencoder` (CUE, Section 4.2.1).
+    """Configuration of :class:`~contextwise_papers.cue.parts.UnigramAutoencoder` (CUE, Section 4.2.1).
 
     Args:
-        vocab_size: V.
-        widths: widths of the hidden layers from input to code, V x 128 x 16 x 128 x V in the paper; the decoder half
-            mirrors them.
+        widths: of the hidden layers from input to code, V x 128 x 16 x 128 x V in the paper.
         eos_token_id: end-of-text, which is not a word and is not counted in bags; None if there is no such token.
-
-    Raises:
-        ConfigError: a width is not positive.
     """
 
     model_type = "unigram_autoencoder"
@@ -168,15 +154,10 @@ class UnigramConfig(CuePartConfig):
 
 
 class ProxyConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.ProxyEncoder` (CUE, Section 4.2.2).
+    """Configuration of :class:`~contextwise_papers.cue.parts.ProxyEncoder` (CUE, Section 4.2.2).
 
     Args:
-        autoencoder: configuration of the unigram autoencoder (or its dictionary).
-        width: W.
         noise: sigma of Eq. 7, the standard deviation of the noise in each channel of the code.
-
-    Raises:
-        ConfigError: ``noise`` is negative, or the width is not positive.
     """
 
     model_type = "cue_proxy"
@@ -199,7 +180,7 @@ class ProxyConfig(CuePartConfig):
 
 
 class CueConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise.models.CueForCausalLM`.
+    """Configuration of :class:`~contextwise_papers.cue.CueForCausalLM`.
 
     Args:
         sentence_encoder: configuration of a causal language model of transformers or of this package (GPT-2's if None).

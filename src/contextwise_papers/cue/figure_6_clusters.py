@@ -113,7 +113,7 @@ class ContextClusters(OneRun, name="context_clusters"):
         numbers = np.flatnonzero(known)
         vectors, means = [], []
         for start in range(0, len(numbers), _AT_ONCE):
-            batch = contexts.vectors.batch(numbers[start : start + _AT_ONCE])
+            batch = contexts.batch(numbers[start : start + _AT_ONCE])
             with torch.inference_mode():
                 vectors.append(model.cue_vectors(**batch).cpu().numpy())
             total_BC = batch["contexts"].sum(1)  # of missing contexts zero

@@ -36,9 +36,8 @@ class CueModel(ModelSettings):
     @property
     def starts(self) -> dict[str, str]:  # type: ignore[override]
         named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        weightless = ("random:", "trained:")  # of a text encoder
         return {
-            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith(weightless)
+            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith("trained:")
         }
 
     @classmethod
@@ -156,7 +155,7 @@ class AutoencoderModel(ModelSettings):
             yield from _problems_of_sentences(recipe, f"model.family {self.family}")
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise_papers.cue import UnigramConfig
+        from contextwise_papers.cue.config import UnigramConfig
 
         size = known_size(self.vocab_size, vocab_size)
         return UnigramConfig(size, widths=[8 * self.width, self.width], eos_token_id=end_of_text)

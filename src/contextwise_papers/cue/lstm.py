@@ -21,15 +21,11 @@ class LSTMConfig(OwnConfig):
     """Configuration of :class:`LSTMForCausalLM`.
 
     Args:
-        vocab_size: V.
         hidden_size, num_hidden_layers: 512 and 4 in the paper (CUE, Section 6.4).
         tie_word_embeddings: whether the vocabulary head is tied to the embedding; not given in the paper.
         dropout: dropout between layers.
         initializer_range: initial standard deviation of the embeddings. An LSTM's states are small, and its head is tied to
             the embedding: with smaller values the loss stays near the unigram entropy for hundreds of steps.
-
-    Raises:
-        ConfigError: a size is not positive.
     """
 
     model_type = "lstm_lm"

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.progress import say_once
 from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, Loss, evaluation_table, heading
 from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
@@ -57,7 +56,6 @@ class MetadataLoss(Loss):
         assert corpus is not None and self.context is not None
         texts = MetadataTexts(corpus, self.metadata, "prepend", self.context // LARGEST_SHARE, self.limit)
         texts.check_any()
-        _note_other_training(subject, self.metadata)
         read = DocumentsWithMetadata(corpus, texts, np.ones(len(texts.lengths), bool))
         scores = behind(self.score(subject, read, work), texts.lengths)
         sees = conditioned(scores, texts.lengths)
@@ -84,17 +82,6 @@ class MetadataLoss(Loss):
         known = {"conditioned_loss": "loss with the metadata in view"} if summary["conditioned_share"] < 1 else {}
         text = heading(summary, f"{further} {_in_view(summary)}")
         return Group(Text(text), evaluation_table(summary, MEASURES | known))
-
-
-def _note_other_training(subject: Subject, columns: list[str]) -> None:
-    """Say so if the run's training had metadata in another form than the columns before the text."""
-    trained = None if subject.run is None else (subject.run.recipe().get("data") or {}).get("metadata")
-    if trained and (trained["columns"], trained.get("form", "prepend")) != (columns, "prepend"):
-        where = "before" if trained.get("form", "prepend") == "prepend" else "behind"
-        say_once(
-            f"note: {subject.source} was trained with {', '.join(trained['columns'])} {where} the text, and is given "
-            f"{', '.join(columns)} before it"
-        )
 
 
 def _in_view(summary: dict[str, Any]) -> str:

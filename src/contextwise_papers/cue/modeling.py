@@ -39,9 +39,9 @@ class CueForCausalLM(CausalLanguageModel):
     Attributes:
         sentence_encoder: a causal language model, frozen when created (CUE, Section 3.2). Its own vocabulary head is not
             used, but kept for comparison.
-        context_encoder: :class:`~contextwise_papers.cue.CueContextEncoder` or None.
-        proxy: :class:`~contextwise_papers.cue.ProxyEncoder` or None.
-        decoder: :class:`~contextwise_papers.cue.CueDecoder`.
+        context_encoder: :class:`~contextwise_papers.cue.parts.CueContextEncoder` or None.
+        proxy: :class:`~contextwise_papers.cue.parts.ProxyEncoder` or None.
+        decoder: :class:`~contextwise_papers.cue.parts.CueDecoder`.
     """
 
     config: CueConfig
@@ -190,7 +190,7 @@ class CueForCausalLM(CausalLanguageModel):
             position_ids: (B, T); by default counted from each row's first real token. Where they do not increase by one a new
                 sentence begins, which does not see the one before it.
             inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
-            contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise_papers.cue.CueContextEncoder`.
+            contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise_papers.cue.parts.CueContextEncoder`.
             cue: (B, W), a precomputed e_cue.
             proxy_targets: (B, T) tokens to predict, -100 for no target, for proxies.
             proxy_noise: (B, P) standard normal numbers, for proxies.

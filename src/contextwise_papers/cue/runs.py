@@ -8,9 +8,9 @@ Legend of shapes: N sentences, K contexts of a set.
 
 import re
 from abc import abstractmethod
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -23,8 +23,8 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue.encoding import EncodedTexts
-from contextwise_papers.cue.scoring import ContextSets, language_of, open_text_encoder, settings_of, trained_types
+from contextwise_papers.cue.contexts import ContextSets, Further, open_text_encoder, settings_of, stored, trained_types
+from contextwise_papers.cue.scoring import language_of
 from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
@@ -126,21 +126,20 @@ class OneRun(CueRuns):
         return [self.run]
 
 
-@dataclass(frozen=True)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Sentences with the contexts that a CUE model was trained with.
 
     Attributes:
         types: names of the contexts.
         articles: (N,) document of each sentence.
         texts: for each sentence the texts of its K contexts; None for a missing one.
-        vectors: the same as tensors, a batch at a time.
+        batch: the same as tensors, by numbers within these sentences.
     """
 
     types: list[str]
     articles: np.ndarray
     texts: list[list[str | None]]
-    vectors: ContextSets
+    batch: Further
 
 
 def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
@@ -153,13 +152,12 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number."""
-    model = subject.model
-    encoder = open_text_encoder(model, subject.source)
-    known = ContextTexts(sentences, settings_of(trained_types(model.config)))
+    encoder = open_text_encoder(subject.model, subject.source)
+    known = ContextTexts(sentences, settings_of(trained_types(subject.config)))
     texts = [known.of(number) for number in numbers.tolist()]
-    encoded = EncodedTexts(encoder, Path(sentences.corpus.path) / "encoded")
+    sets = ContextSets(texts.__getitem__, np.arange(len(texts)), partial(stored, encoder, sentences.corpus))
     articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
-    return HeldOut(known.types, articles, texts, ContextSets(texts, encoded.vectors, model))
+    return HeldOut(known.types, articles, texts, sets.on(subject.model))
 
 
 def some(numbers: np.ndarray, count: int) -> np.ndarray:

@@ -11,12 +11,12 @@
 Intervals and differences are drawn over documents (articles): the tables have a row for each article, as those of
 :mod:`contextwise.evaluation.measures.loss`, so ``contextwise compare`` pairs sentence models and CUE models.
 
-Legend of shapes: N targets in all sentences, their ends included; S sentences, B of a batch; A articles; K contexts of a set;
-C channels of the frozen text encoder; P of a proxy's code.
+Legend of shapes: N targets in all sentences, their ends included; S sentences, B of a batch; A articles; P channels of a
+proxy's code.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
-from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.errors import DataError
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
 from contextwise.evaluation.scoring.scores import Scores
@@ -34,15 +34,8 @@ from contextwise.evaluation.scoring.windows import score_documents
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise_papers.cue import CueContextConfig, CueContextEncoder
-from contextwise_papers.cue.encoding import TextEncoder, check_encoder
-from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
+from contextwise_papers.cue.contexts import Further, Texts
 from contextwise_papers.objectives.text import SentenceIndex
-
-Texts = Sequence[str | None]
-"""The texts of one sentence's contexts, one for each type; None where a context is missing."""
-Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
-"""Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ def score_rows(
 ) -> Scores:
     """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
-    ``further`` returns the contexts for a CUE model (:meth:`ContextSets.batch`); without it, it has the empty set of contexts.
+    ``further`` returns the contexts for a CUE model (:meth:`.ContextSets.on`); without it, it has the empty set of contexts.
     ``options``, and errors, are those of :func:`~contextwise.evaluation.scoring.windows.score_documents`.
     """
     window = window_of(model, rows)
@@ -149,25 +142,6 @@ def language_of(subject: Subject) -> str:
     return str(objective.get("language", "en"))
 
 
-# Contexts
-
-
-def trained_types(config: PreTrainedConfig) -> list[str]:
-    """Names of the contexts that a CUE model's context encoder, or a context encoder alone, was last trained with."""
-    encoder = _context_config(config)
-    return ContextSettings(**encoder.contexts).types if encoder is not None and encoder.contexts else []
-
-
-def _context_config(config: Any) -> CueContextConfig | None:
-    return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
-
-
-def settings_of(types: Sequence[str]) -> ContextSettings:
-    """The settings whose contexts have these names."""
-    columns = [name for name in types if name != PREVIOUS]
-    return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
-
-
 def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Texts]:
     """Drop each context with a probability; the draws of a sentence depend only on (seed, its number)."""
     results: list[Texts] = []
@@ -176,49 +150,6 @@ def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Te
         kept = zip(texts, draws >= probability, strict=True)
         results.append([text if keep else None for text, keep in kept])
     return results
-
-
-def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
-    config = _context_config(model.config)
-    if config is None:
-        raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
-    name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
-    part: Any = model if isinstance(model, CueContextEncoder) else model.context_encoder
-    encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)
-    check_encoder(encoder, config.text_encoder)
-    return encoder
-
-
-class ContextSets:
-    """The encoded contexts of many sentences, in the batches of the scoring pass.
-
-    Args:
-        sets: for each sentence the texts of its contexts.
-        vectors: gives the vectors (N, C) of N different texts.
-        model: its device and number format are those of the batches.
-
-    ``texts`` are all different texts.
-    """
-
-    def __init__(
-        self, sets: Sequence[Texts], vectors: Callable[[list[str]], torch.Tensor], model: PreTrainedModel
-    ) -> None:
-        self.texts = list(dict.fromkeys(text for texts in sets for text in texts if text is not None))
-        rows: dict[str | None, int] = {text: i for i, text in enumerate(self.texts)} | {None: -1}
-        self._vectors_NC = vectors(self.texts) if self.texts else None
-        self._rows_SK = np.array([[rows[text] for text in texts] for texts in sets], dtype=np.int64)
-        self._device, self._dtype = model.device, model.dtype
-
-    def batch(self, sentences: np.ndarray) -> dict[str, torch.Tensor]:
-        """``contexts`` (B, K, C), zero where one is missing, and ``context_mask`` (B, K); empty where no text is known."""
-        if self._vectors_NC is None:
-            return {}
-        rows_BK = torch.from_numpy(self._rows_SK[sentences])
-        present_BK = rows_BK >= 0
-        contexts_BKC = self._vectors_NC[rows_BK.clamp(min=0)] * present_BK[..., None]
-        mask_BK = present_BK.to(self._device)
-        return {"contexts": contexts_BKC.to(self._device, self._dtype), "context_mask": mask_BK}
 
 
 def proxies(sentences: Sequence[np.ndarray], model: Any, seed: int = 0) -> Further:

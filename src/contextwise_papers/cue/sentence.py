@@ -9,7 +9,7 @@ does not see before it, and without a loss. A sentence that has more labels than
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from contextwise.data.metadata import column_texts
 from contextwise.objectives.objective import NO_LOSS, Examples
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
-
-if TYPE_CHECKING:
-    pass
 
 
 class SentenceExamples(Examples):

@@ -85,8 +85,8 @@ class TextSettings(Settings):
 
     text_encoder: str | None = Field(
         default=None,
-        description="a folder or Hub name; default distilbert-base-cased. random:NAME has random weights that stay; "
-        "trained:NAME or trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
+        description="a folder or Hub name; default distilbert-base-cased. trained:NAME or "
+        "trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
     )
     pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
     text_tokens: int | None = Field(
@@ -117,7 +117,6 @@ class AdaptStage(ContextEncoderSettings):
 
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
-    fresh_context_encoder: bool = Field(default=False, description="a random context encoder instead of the start's")
     width: Width | None = Field(default=None, description="of e_cue; must be the start's")
 
 

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCardData
 from torch import Tensor
 from transformers import AutoModel
 
 from contextwise.base.files import without_folders
-from contextwise.base.runs import RunFolder
 from contextwise.models.spec import (
     Batch,
     Losses,
@@ -112,7 +110,7 @@ class CueSpec(ModelSpec):
         return labelled_losses(hidden_BTD, batch["labels"], model.decoder.lm_head, labelled=batch.get("labelled"))
 
     def generation_inputs(self, model: Any, source: str, contexts: Path) -> dict[str, Tensor]:
-        from contextwise_papers.cue.rescoring.contexts import contexts_for
+        from contextwise_papers.cue.contexts import contexts_for
 
         return contexts_for(model, source, contexts)
 
@@ -137,20 +135,22 @@ class UnigramSpec(ModelSpec):
         return Losses(("sentences",), divergences.sum()[None], counts)
 
 
-class ContextEncoderSpec(ModelSpec):
-    """A context encoder alone."""
-
-    def card(self, folder: Path, config: Any) -> str | None:
-        return context_encoder_card(folder, config)
-
-
 def usage(config: Any) -> list[str]:
     """Lines of code that use a CUE model with contexts; none for a model without."""
     if config.context_encoder is None or not config.context_encoder.contexts:
         return []
+    encoder = config.context_encoder
+    name, pooling, tokens = (without_folders(encoder.text_encoder[key]) for key in ("name", "pooling", "max_tokens"))
+    options = f"max_tokens={tokens}" + ", model=model.text_encoder" * ("model" in encoder.text_encoder)
+    types = ContextSettings(**encoder.contexts).types
     return [
         "",
-        *_encoded(config.context_encoder, "model.text_encoder"),
+        "import torch",
+        "from contextwise_papers.cue.encoding import TextEncoder",
+        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, {options})",
+        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
+        'texts = ["A title", "Wednesday 29 May 1985"]',
+        "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
         'tokens = tokenizer(tokenizer.eos_token + " A sentence.", return_tensors="pt").input_ids',
         "mask = torch.ones(contexts.shape[:2], dtype=torch.bool)  # False for missing contexts",
         "logits = model(tokens, contexts=contexts, context_mask=mask).logits",
@@ -158,57 +158,8 @@ def usage(config: Any) -> list[str]:
     ]
 
 
-def context_encoder_card(folder: Path, config: Any) -> str | None:
-    """Text of ``README.md`` for a context encoder alone (``RUN/parts/context_encoder``); None for one without contexts."""
-    from contextwise.training.export import HERE, card_text
-
-    if not config.contexts:
-        return None
-    run = RunFolder(folder.parent.parent)
-    name = f"{run.recipe()['name']}-{folder.name}" if run.recipe_file.exists() else folder.name
-    rows = {
-        "e_cue": f"{config.width} channels",
-        "contexts": ", ".join(ContextSettings(**config.contexts).types),
-        "text encoder": ", ".join(f"{key} {without_folders(config.text_encoder[key])}" for key in TEXT_FACTS),
-    }
-    lines = [
-        "from transformers import AutoModel",
-        "import contextwise  # registers the model",
-        HERE,
-        "model = AutoModel.from_pretrained(folder)",
-        "",
-        *_encoded(config, "model.text_model"),
-        "e_cue = model(contexts)  # or: contextwise model embed-contexts MODEL contexts.jsonl --out cue.npy",
-    ]
-    data = ModelCardData(library_name="transformers", tags=["contextwise", "cue"])
-    return card_text(data, name, rows, lines)
-
-
-TEXT_FACTS = ("name", "pooling", "max_tokens")
-"""The arguments to open a text encoder with."""
-
-
-def _encoded(config: Any, trained: str) -> list[str]:
-    """Lines of code that encode the texts of one sentence's contexts as ``contexts`` (1, K, C).
-
-    ``trained`` is the expression for a text encoder that is a part of the model.
-    """
-    name, pooling, tokens = (without_folders(config.text_encoder[key]) for key in TEXT_FACTS)
-    options = f"max_tokens={tokens}" + f", model={trained}" * ("model" in config.text_encoder)
-    types = ContextSettings(**config.contexts).types
-    return [
-        "import torch",
-        "from contextwise_papers.cue.encoding import TextEncoder",
-        f"text_encoder = TextEncoder.open({json.dumps(name)}, {json.dumps(pooling)}, {options})",
-        f"# the contexts of one sentence, in any order ({', '.join(types)}); dates in this format",
-        'texts = ["A title", "Wednesday 29 May 1985"]',
-        "contexts = torch.from_numpy(text_encoder.encode(texts))[None]",
-    ]
-
-
 register_model(CueConfig, CueForCausalLM, CueSpec())
 register_model(LSTMConfig, LSTMForCausalLM, LSTMSpec())
 register_model(UnigramConfig, UnigramAutoencoder, UnigramSpec(UnigramAutoencoder), AutoModel)
-register_model(CueContextEncoder.config_class, CueContextEncoder, ContextEncoderSpec(CueContextEncoder), AutoModel)
-for _part in (CueDecoder, ProxyEncoder):
+for _part in (CueContextEncoder, CueDecoder, ProxyEncoder):
     register_model(_part.config_class, _part, auto_class=AutoModel)

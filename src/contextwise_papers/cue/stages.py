@@ -11,28 +11,14 @@ from contextwise.models.loading import check_generates, load_as, load_config, lo
 from contextwise.models.spec import build_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue import (
-    CueConfig,
-    CueContextConfig,
-    CueDecoderConfig,
-    ProxyConfig,
-    UnigramAutoencoder,
-    UnigramConfig,
-)
+from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextSource
-from contextwise_papers.cue.settings import (
-    TRAINED,
-    AdaptStage,
-    ContextEncoderSettings,
-    ContextSettings,
-    ProxyStage,
-    SentenceSettings,
-    Stage,
-    SwapStage,
-)
+from contextwise_papers.cue.parts import UnigramAutoencoder
+from contextwise_papers.cue.settings import TRAINED, AdaptStage, ProxyStage, SentenceSettings, Stage, SwapStage
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
+CONTEXT_BLOCKS = ("context_layers", "context_heads", "context_feed_forward")
 Configs = Callable[[str], PreTrainedConfig]
 """Maps the name of a run, folder or Hub model to its configuration."""
 EncodedText = tuple[int, dict[str, Any]]
@@ -44,7 +30,7 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
     stage: Any = recipe.model.cue  # type: ignore[attr-defined]
     kept: dict[str, Any] = {}
     if keeps_context_encoder(stage):
-        encoder = _start(stage.start, configs).context_encoder
+        encoder = _start(stage, configs).context_encoder
         if encoder is None and isinstance(stage, SwapStage):
             raise ConfigError(
                 f"model.cue.start is {stage.start}, which has no context encoder to keep; adapt it to contexts first"
@@ -62,7 +48,7 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
 
 def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
     """Whether a stage keeps the context encoder of its starting run, if that has one."""
-    return isinstance(stage, SwapStage) or (isinstance(stage, AdaptStage) and not stage.fresh_context_encoder)
+    return isinstance(stage, AdaptStage | SwapStage)
 
 
 def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load_config) -> CueConfig:
@@ -74,22 +60,25 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
     """
     assert isinstance(recipe.data, CorpusData)
     stage: Any = recipe.model.cue  # type: ignore[attr-defined]
-    context, contexts = recipe.data.context, recipe.data.contexts
-    if isinstance(stage, AdaptStage):
-        assert contexts is not None  # checked with the recipe
-        return _adapted(stage, context, contexts, text, configs)
-    sentence = _sentence_config(stage.sentence_encoder, context, configs)
-    if isinstance(stage, SwapStage):
-        start = _start(stage.start, configs)
-        # Checked by `text_choice`, and with the recipe.
-        assert start.context_encoder is not None and contexts is not None
-        _check_width(stage, start)
-        kept = start.context_encoder
-        kept.contexts, kept.context_dropout = contexts.model_dump(), stage.context_dropout  # the new decoder's
-        decoder = _decoder(stage, sentence, kept.width, context)
-        return CueConfig(sentence_encoder=sentence, context_encoder=kept, decoder=decoder)
-    width = stage.width or sentence.get_text_config().hidden_size
+    context = recipe.data.context
+    contexts = None if recipe.data.contexts is None else recipe.data.contexts.model_dump()
     proxy = encoder = None
+    if isinstance(stage, AdaptStage | SwapStage):
+        start = _start(stage, configs)
+        encoder = start.context_encoder
+        given = [name for name in CONTEXT_BLOCKS if getattr(stage, name, None) is not None]
+        if encoder is None:
+            encoder = _context_encoder(stage, contexts, text, start.decoder.cue_width)
+        elif given:
+            raise ConfigError(
+                f"model.cue.{given[0]} is given, but the context encoder of {stage.start} is kept; remove it"
+            )
+        encoder.contexts, encoder.context_dropout = contexts or {}, stage.context_dropout
+        if isinstance(stage, AdaptStage):
+            _check_positions(context, start.decoder.max_positions, f"the decoder of {stage.start}")
+            return CueConfig(sentence_encoder=start.sentence_encoder, context_encoder=encoder, decoder=start.decoder)
+    sentence = _sentence_config(stage.sentence_encoder, context, configs)
+    width = encoder.width if encoder is not None else stage.width or sentence.get_text_config().hidden_size
     if isinstance(stage, ProxyStage):
         autoencoder = configs(stage.autoencoder)
         if not isinstance(autoencoder, UnigramConfig):
@@ -98,42 +87,16 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
                 "model.family unigram_autoencoder"
             )
         proxy = ProxyConfig(autoencoder=autoencoder, width=width, noise=stage.noise)
-    elif text is not None:
-        assert contexts is not None
+    elif encoder is None and text is not None:
         encoder = _context_encoder(stage, contexts, text, width)
     decoder = _decoder(stage, sentence, width, context)
     return CueConfig(sentence_encoder=sentence, context_encoder=encoder, decoder=decoder, proxy=proxy)
 
 
-def _adapted(
-    stage: AdaptStage, context: int, contexts: ContextSettings, text: EncodedText | None, configs: Configs
-) -> CueConfig:
-    """The starting run's model with its own or a new context encoder, for the recipe's contexts."""
-    start = _start(stage.start, configs)
-    _check_width(stage, start)
-    if start.decoder.max_positions < context:
-        raise ConfigError(
-            f"data.context is {context}, but the decoder of {stage.start} has only {start.decoder.max_positions} positions"
-        )
-    encoder = start.context_encoder
-    if encoder is None or stage.fresh_context_encoder:
-        assert text is not None
-        encoder = _context_encoder(stage, contexts, text, start.decoder.cue_width)
-    else:
-        for name in ("context_layers", "context_heads", "context_feed_forward"):
-            if getattr(stage, name) is not None:
-                raise ConfigError(
-                    f"model.cue.{name} is given, but the context encoder of {stage.start} is kept; remove it, or set "
-                    "fresh_context_encoder: true"
-                )
-        encoder.contexts = contexts.model_dump()
-        encoder.context_dropout = stage.context_dropout
-    return CueConfig(sentence_encoder=start.sentence_encoder, context_encoder=encoder, decoder=start.decoder)
-
-
 def _context_encoder(
-    stage: ContextEncoderSettings, contexts: ContextSettings, text: EncodedText, width: int
+    stage: Any, contexts: dict[str, Any] | None, text: EncodedText | None, width: int
 ) -> CueContextConfig:
+    assert text is not None  # there are contexts
     text_width, about = text
     return CueContextConfig(
         text_width=text_width,
@@ -142,7 +105,7 @@ def _context_encoder(
         heads=stage.context_heads or 4,
         feed_forward=stage.context_feed_forward or 4 * width,
         text_encoder=about,
-        contexts=contexts.model_dump(),
+        contexts=contexts,
         context_dropout=stage.context_dropout,
     )
 
@@ -176,29 +139,29 @@ def _sentence_config(source: str, context: int, configs: Configs) -> PreTrainedC
             f"model.cue.sentence_encoder is {source}, a model of type {config.model_type!r}; name a causal language model"
         ) from None
     positions = getattr(config, "max_position_embeddings", None)
-    if positions is not None and positions < context:
-        raise ConfigError(
-            f"data.context is {context}, but the sentence encoder {source} has only {positions} positions"
-        )
+    _check_positions(context, positions, f"the sentence encoder {source}")
     return config
 
 
-def _start(source: str, configs: Configs) -> CueConfig:
-    config = configs(source)
+def _check_positions(context: int, positions: int | None, whose: str) -> None:
+    if positions is not None and positions < context:
+        raise ConfigError(f"data.context is {context}, but {whose} has only {positions} positions")
+
+
+def _start(stage: AdaptStage | SwapStage, configs: Configs) -> CueConfig:
+    """The configuration of the starting run, whose e_cue has the width of the stage."""
+    config = configs(stage.start)
     if not isinstance(config, CueConfig):
         raise CheckpointError(
-            f"model.cue.start is {source}, a model of type {config.model_type!r}; name a run of the stage joint, proxy, "
+            f"model.cue.start is {stage.start}, a model of type {config.model_type!r}; name a run of the stage joint, proxy, "
             "adapt or swap"
         )
-    return config
-
-
-def _check_width(stage: AdaptStage | SwapStage, start: CueConfig) -> None:
-    if stage.width not in (None, start.decoder.cue_width):
+    if stage.width not in (None, config.decoder.cue_width):
         raise ConfigError(
             f"model.cue.width is {stage.width}, but {stage.start} was trained with an e_cue of width "
-            f"{start.decoder.cue_width}; remove width, or start from another run"
+            f"{config.decoder.cue_width}; remove width, or start from another run"
         )
+    return config
 
 
 def starting_model(stage: Stage, config: CueConfig) -> Any:

@@ -4,13 +4,12 @@ Sentences are short, and differ in length by more than a factor of ten. Within a
 contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
 
-Shapes: N sentences, K context types, C channels of the text encoder, P channels of a proxy.
+Shapes: P channels of a proxy.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,68 +24,23 @@ from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import Addition, CorpusData, HeldOut
-from contextwise_papers.cue import CueConfig
-from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TokenTexts, check_encoder
+from contextwise_papers.cue.config import CueConfig
+from contextwise_papers.cue.contexts import ContextSets, stored
+from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TextTable, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
 from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
-from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.cue.stages import cue_config, keeps_context_encoder, text_choice
 
-_AT_ONCE = 8192
-"""Sentences whose contexts are looked up together."""
 
-
-class EncodedContexts:
-    """Encoded contexts of the sentences of a split, or their tokens for a text encoder that the run trains.
-
-    Args:
-        numbers: indices of the sentences to read; the contexts of others are not encoded.
-    """
-
-    def __init__(
-        self, examples: SentenceExamples, settings: ContextSettings, encoder: TextEncoder, numbers: np.ndarray
-    ) -> None:
-        texts = ContextTexts(examples, settings)
-        all_texts = (text for number in numbers.tolist() for text in texts.of(number))
-        distinct = list(dict.fromkeys(text for text in all_texts if text is not None))
-        folder = Path(examples.sentences.corpus.path) / "encoded"
-        encoded = TokenTexts(encoder, distinct) if encoder.tokens_only else _encoded(encoder, folder, distinct)
-        # (N, K), the row in the table of each context's vector; -1 for a missing context
-        self.rows = np.full((len(texts), len(texts.types)), -1, dtype=np.int32)
-        for start in range(0, len(numbers), _AT_ONCE):
-            block = numbers[start : start + _AT_ONCE]
-            texts_BK = [texts.of(number) for number in block.tolist()]
-            present = np.array([[text is not None for text in row] for row in texts_BK])
-            rows_BK = np.full(present.shape, -1)
-            rows_BK[present] = encoded.rows([text for row in texts_BK for text in row if text is not None])
-            self.rows[block] = rows_BK
-        self.table = encoded.table  # vectors or tokens by row, without the index of texts
-        used = np.unique(self.rows)
-        self.truncated = encoded.truncated(used[used >= 0])  # distinct texts that were longer than the encoder's limit
-        self.missing = texts.missing()  # the share of sentences that lack each context, by its name
-
-    def of(self, _: int, number: int) -> dict[str, torch.Tensor]:
-        """``contexts`` (K, C) of a sentence, zeros for missing ones, and ``context_mask`` (K,), False for missing ones.
-
-        For an encoder that the run trains ``contexts`` are tokens, (K, L), padded with -100.
-        """
-        rows = self.rows[number]
-        present = rows >= 0
-        known = self.table[rows[present]]
-        contexts = np.zeros((len(rows), known.shape[1]), dtype=known.dtype)
-        contexts[present] = known
-        return {"contexts": torch.from_numpy(contexts), "context_mask": torch.from_numpy(present)}
-
-
-def _encoded(encoder: TextEncoder, folder: Path, texts: list[str]) -> EncodedTexts:
-    """The cache with the vectors of all texts."""
+def _encoded(encoder: TextEncoder, corpus: Corpus, texts: list[str]) -> EncodedTexts | TextTable:
+    """All texts, for the contexts of a run."""
+    if encoder.tokens_only:
+        return TextTable(encoder, texts)
     processes = PartialState(cpu=not torch.cuda.is_available())
     if processes.num_processes > 1:  # each encodes its share of the texts that are not yet in the cache
-        EncodedTexts(encoder, folder).rows(texts[processes.process_index :: processes.num_processes])
+        stored(encoder, corpus, texts[processes.process_index :: processes.num_processes])
         processes.wait_for_everyone()
-    encoded = EncodedTexts(encoder, folder)
-    encoded.rows(texts)
-    return encoded
+    return stored(encoder, corpus, texts)
 
 
 Tensors = Callable[[int, int], dict[str, torch.Tensor]]
@@ -200,8 +154,9 @@ class SentenceInputs(Addition):
             numbers = np.arange(count)
             if len(stream) < count:
                 numbers = np.sort([stream.place(i)[1] for i in range(len(stream))])
-            encoded = EncodedContexts(examples, self.recipe.data.contexts, self.encoder, numbers)
-            self.counts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": encoded.missing}
+            texts = ContextTexts(examples, self.recipe.data.contexts)
+            encoded = ContextSets(texts.of, numbers, partial(_encoded, self.encoder, examples.sentences.corpus))
+            self.counts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": texts.missing()}
             return encoded.of
         if self.config is not None and self.config.proxy is not None:
             return partial(proxy_noise, stream.seed, self.config.proxy.autoencoder.code_width)

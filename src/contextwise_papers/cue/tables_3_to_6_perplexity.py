@@ -25,7 +25,7 @@ from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise.experiments.run_set import RunSet
-from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given, undecided
+from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given
 from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.sentences.running import PROXY
@@ -130,7 +130,6 @@ class Row(Settings):
 
     run: str
     contexts: list[str] | None = None
-    drop: float = Field(default=0.0, ge=0, le=1, description="share of the contexts that is withheld, at random")
 
 
 class Drawn(Settings):
@@ -183,24 +182,6 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
             name: Scored.of([evaluated(run.folder, held_out, row, limit) for run in runs.of_arm(row.run)])
             for name, row in self.rows.items()
         }
-
-    def decided(self, claims: list[Claim]) -> list[Claim]:
-        """The claims over the seeds; those about a gain of contexts are undecided if the gain is not of contexts alone.
-
-        A sentence model has no decoder, and most of what a decoder with contexts gains over it, one without them gains too.
-        """
-        without = {kept.text: kept.base for kept in self.kept if not self._has_decoder(kept.base)}
-        result = []
-        for claim in (claim.over_seeds(len(self.seeds)) for claim in claims):
-            if claim.holds is not None and (base := without.get(claim.text)):
-                why = f"{base} has no decoder, so a part of the gain is not of contexts"
-                claim = Claim.of(claim.text, undecided(why), claim.evidence)
-            result.append(claim)
-        return result
-
-    def _has_decoder(self, row: str) -> bool:
-        template, *_ = self.runs[self.rows[row].run]
-        return bool(self.templates[template].get("model", {}).get("cue"))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         runs = self.train(folder)
@@ -258,13 +239,14 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
             evidence = f"mean {share:.0%} of {listed}" if partitions else f"{share:.0%}"
             evidence += "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
             claims.append(Claim.of(claim.text, _most(share, gain), evidence))
+        claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         figures = {"losses": losses, "differences": differences, "kept": kept}
-        return Outcome([table_of(title, [*columns, ("in nats", "+.3f")], rows)], self.decided(claims), figures, paths)
+        return Outcome([table_of(title, [*columns, ("in nats", "+.3f")], rows)], claims, figures, paths)
 
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
     """The evaluation of a run with a row's contexts; an existing one is used again."""
-    return measure(run, SentenceLoss(contexts=row.contexts, drop_contexts=row.drop, limit=limit), corpus)
+    return measure(run, SentenceLoss(contexts=row.contexts, limit=limit), corpus)
 
 
 def _most(share: Estimate, gain: Estimate) -> Verdict:

@@ -142,8 +142,8 @@ model"""
 def test_the_first_help_has_a_dozen_verbs(contextwise) -> None:
     shown = contextwise("--help")[1]
     assert re.findall(r"^│ ([a-z][a-z-]+) ", shown, re.MULTILINE) == FIRST.split()
-    assert max(map(len, shown.splitlines())) == 80 and "embed-contexts, fill, parameters, serve, verify." in shown
-    groups = {"plan": "sweep transfer budget", "model": "parameters verify serve embed embed-contexts fill"}
+    assert max(map(len, shown.splitlines())) == 80 and "fill, parameters, serve, verify." in shown
+    groups = {"plan": "sweep transfer budget", "model": "parameters verify serve embed fill"}
     for group, listed in groups.items():
         shown = contextwise(group)[1]
         assert re.findall(r"^│ ([a-z][a-z-]+) ", shown, re.MULTILINE) == listed.split()

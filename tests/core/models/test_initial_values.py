@@ -15,8 +15,8 @@ from contextwise.models.contextlm.layers import OwnNorms
 from contextwise.models.families import FAMILIES
 from contextwise.training.model import starting_model
 from contextwise.training.recipe import Recipe
-from contextwise_papers.cue import CueDecoder
 from contextwise_papers.cue.config import CueDecoderConfig
+from contextwise_papers.cue.parts import CueDecoder
 from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
 from small import recipe_values
 

@@ -152,8 +152,8 @@ KINDS = {
     "sentence encoder": in_place(joint, "sentence", "model.safetensors"),
     "text encoder": in_place(joint, "text", "model.safetensors"),
     "tokenizer of a text encoder": in_place(joint, "text", "tokenizer.json"),
-    "tokenizer of a text encoder of random weights": in_place(
-        lambda folder: joint(folder, "random:"), "text", "tokenizer.json"
+    "tokenizer of a text encoder that is trained": in_place(
+        lambda folder: joint(folder, "trained:"), "text", "tokenizer.json"
     ),
     "contexts": (joint, lambda folder: prepared(folder / "corpus", title=("c", "b"))),
     "contexts of held-out documents": (joint, lambda folder: prepared(folder / "corpus", title=("a", "c"))),

@@ -1,8 +1,7 @@
-"""Answers for judges: the cache of a conversation, the files' formats, interruption, and texts that are too long."""
+"""Answers for judges: conversations, the files' formats, interruption, and texts that are too long."""
 
 import gzip
 import json
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,6 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.sampling import Sampling
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
-from contextwise.models.prefix import set_prompt_form, with_prefix
-from contextwise.objectives.kind import PromptForm
 from contextwise_papers.contextlm.answers import Answers, Question, read_questions
 from contextwise_papers.contextlm.speaker import Speaker
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, prompt_text
@@ -77,45 +74,13 @@ def mt_bench(tmp_path: Path) -> Path:
     return file
 
 
-# Every pair of two of these; all triples are slow.
-@pytest.mark.parametrize(
-    ("kind", "template", "sampling"),
-    [
-        pytest.param(*case, marks=() if number in (0, 3, 5, 6, 9, 10) else pytest.mark.slow)
-        for number, case in enumerate(
-            product(("gpt2", "llama", "contextlm"), (None, OTHER_TEMPLATE), (GREEDY, Sampling(temperature=1.5, seed=3)))
-        )
-    ],
-)
-def test_the_cache_of_earlier_turns_changes_no_answer(kind, template, sampling):
-    model, known = small_model(kind), tokenizer()
-    known.chat_template = template
-    kept, problems = Speaker(model, known, reuse=True).answer(TURNS, 23, sampling)
-    again, _ = Speaker(model, known, reuse=False).answer(TURNS, 23, sampling)
-    assert kept == again and len(kept) == 3 and problems == [None] * 3
-    # The test would see it: what was said before changes the last answer.
-    other, _ = Speaker(model, known).answer(("Red!", *TURNS[1:]), 23, sampling)
-    assert other[2] != kept[2]
-
-
-def test_the_cache_is_not_reused_where_frequencies_follow_the_length():
-    model = small_model("llama", positions=2000)
-    parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    model.config.rope_parameters, model.config.max_position_embeddings = parameters, 200
-    model = LlamaForCausalLM(model.config).eval()
-    known, model.config.max_position_embeddings = tokenizer(), 2000
-    speaker = Speaker(model, known)
-    assert not speaker.reuse and Speaker(small_model("llama"), known).reuse
-    assert speaker.answer(TURNS, 9, GREEDY) == Speaker(model, known, reuse=False).answer(TURNS, 9, GREEDY)
-
-
-@pytest.mark.parametrize("form", [PromptForm(), PromptForm(before=(5,), after=(6,), opening=(7,))])
-def test_the_cache_is_not_reused_where_the_prompt_is_a_prefix(form):
-    model, known = small_model("gpt2"), tokenizer()
-    set_prompt_form(model.config, form)
-    speaker = Speaker(with_prefix(model), known)
-    assert not speaker.reuse
-    assert speaker.answer(TURNS, 9, GREEDY) == Speaker(model, known, reuse=False).answer(TURNS, 9, GREEDY)
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, seed=3)])
+def test_what_was_said_before_changes_an_answer(sampling):
+    speaker = Speaker(small_model("contextlm"), tokenizer())
+    texts, problems = speaker.answer(TURNS, 23, sampling)
+    assert speaker.answer(TURNS, 23, sampling)[0] == texts and len(texts) == 3 and problems == [None] * 3
+    other, _ = speaker.answer(("Red!", *TURNS[1:]), 23, sampling)
+    assert other[2] != texts[2]
 
 
 def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
@@ -131,23 +96,6 @@ def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
     read.clear()
     Speaker(model, known).answer(TURNS[:1], 9, GREEDY)
     assert len(read) == 2
-
-
-def test_later_turns_read_only_what_is_new():
-    """The tokens that the second prompt has in common with what the cache holds are not read again."""
-    model, read = small_model("contextlm"), []
-    model.register_forward_pre_hook(
-        lambda module, args, given: read.append(given["input_ids"][0].tolist()), with_kwargs=True
-    )
-    speaker = Speaker(model, tokenizer())
-    texts, _ = speaker.answer(TURNS[:2], 5, GREEDY)
-    turns = [{"role": "user", "content": TURNS[0]}, {"role": "assistant", "content": texts[0]}]
-    prompts = [speaker.prompt(turns[:1]), speaker.prompt([*turns, {"role": "user", "content": TURNS[1]}])]
-    second = next(i for i, ids in enumerate(read) if i and len(ids) > 1)
-    held = [token for ids in read[:second] for token in ids]
-    assert held[: len(prompts[0])] == list(prompts[0])
-    common = next(i for i, (ours, theirs) in enumerate(zip(held, prompts[1], strict=False)) if ours != theirs)
-    assert common >= len(prompts[0]) and read[second] == list(prompts[1])[common:]
 
 
 def test_the_chat_template_writes_the_published_prompt():

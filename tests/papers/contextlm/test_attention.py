@@ -1,4 +1,4 @@
-"""Attention of models in one text, and the loss of each token with and without the predicted context."""
+"""Attention of models in one text."""
 
 import json
 import math
@@ -14,20 +14,15 @@ from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadMo
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import Corpus
-from contextwise.models import token_losses
-from contextwise.models.contextlm.layers import INJECTIONS
-from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.loading import load_tokenizer
 from contextwise_papers.contextlm.attention import (
     MOST_TOKENS,
     ModelReading,
     Reading,
-    attention_sums,
     mean_received,
     read_with,
     read_with_models,
     token_pieces,
-    without_context,
 )
 from contextwise_papers.objectives import MultiTokenForCausalLM
 from examples import FEW
@@ -87,7 +82,7 @@ def test_a_worked_example():
     sums = rows.sum(0).numpy()
     assert sums == pytest.approx([1.5, 1.0, 0.5])
     assert mean_received(sums) == pytest.approx([1.5 / 3, 1.0 / 2, 0.5])
-    model = ModelReading("", "", 0, [sums[None]], None, np.zeros(3), None)
+    model = ModelReading("", "", [sums[None]], None)
     reading = Reading(["a", "b", "c"], [1, 2, 3], False, 2, [model])
     assert list(reading.chunks) == [0, 0, 1]
     assert reading.chunk_sums(model.received()) == pytest.approx([1.0, 0.5])
@@ -95,13 +90,11 @@ def test_a_worked_example():
 
 
 def test_the_sums_are_those_of_the_models_own_weights():
-    model = GPT2LMHeadModel(gpt2()).eval()
-    model.set_attn_implementation("eager")
-    ids = draw()
+    model, ids = GPT2LMHeadModel(gpt2()).eval(), draw()
+    result = read_with(model, ids[0].tolist(), "a", "a").layers
     own = model(ids, output_attentions=True).attentions
-    result = attention_sums(model, ids)
     assert len(result) == len(own) == 2
-    for (_, sums), weights in zip(result, own, strict=True):
+    for sums, weights in zip(result, own, strict=True):
         np.testing.assert_allclose(sums, weights[0].detach().sum(1).numpy(), rtol=1e-6)
         # By hand, too: the mean over the queries from j on of row i's weight on j.
         by_hand = [weights[0, 1, j:, j].mean().item() for j in range(13)]
@@ -109,40 +102,33 @@ def test_the_sums_are_those_of_the_models_own_weights():
 
 
 @pytest.mark.parametrize(
-    ("model", "layers", "heads", "predicts"),
+    ("model", "layers", "heads", "chunk_size"),
     [
-        (lambda: GPT2LMHeadModel(gpt2()), 2, 2, False),
-        (lambda: LlamaForCausalLM(llama()), 2, 4, False),
-        (lambda: contextlm(predictor_layers=3), 2, 2, True),
-        (lambda: contextlm(llama(), chunk_size=5, inject_every_layer=True), 2, 4, True),
-        (lambda: MultiTokenForCausalLM.from_backbone(GPT2LMHeadModel(gpt2()), 3), 2, 2, False),
-        (lambda: MultiTokenForCausalLM.from_backbone(contextlm(), 2, "linear"), 2, 2, True),
-        (
-            lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)),
-            3,
-            2,
-            False,
-        ),
+        (lambda: GPT2LMHeadModel(gpt2()), 2, 2, None),
+        (lambda: LlamaForCausalLM(llama()), 2, 4, None),
+        (lambda: contextlm(predictor_layers=3), 2, 2, 4),
+        (lambda: contextlm(llama(), chunk_size=5, inject_every_layer=True), 2, 4, 5),
+        (lambda: MultiTokenForCausalLM.from_backbone(GPT2LMHeadModel(gpt2()), 3), 2, 2, None),
+        (lambda: MultiTokenForCausalLM.from_backbone(contextlm(), 2, "linear"), 2, 2, 4),
+        (lambda: BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=3, n_head=2)), 3, 2, None),
     ],
     ids=["gpt2", "llama", "contextlm", "contextlm llama", "multi-token", "multi-token over contextlm", "bloom"],
 )
-def test_every_query_gives_away_one(model, layers, heads, predicts):
+def test_every_query_gives_away_one(model, layers, heads, chunk_size):
     """Rows of attention sum to one: what is received of all of them is the number of queries."""
     result = read_with(model().eval(), draw()[0].tolist(), "a", "a")
     assert [layer.shape for layer in result.layers] == [(heads, 13)] * layers
     for layer in result.layers:
         np.testing.assert_allclose(layer.sum(axis=1), 13, rtol=1e-5)
-    assert (result.lens is not None) == predicts
+    assert result.chunk_size == chunk_size
 
 
 def test_later_tokens_change_nothing_that_earlier_queries_gave():
     """Causal: the last token of a text receives its own query's weight alone."""
-    model = GPT2LMHeadModel(gpt2()).eval()
-    model.set_attn_implementation("eager")
-    ids = draw()
+    model, ids = GPT2LMHeadModel(gpt2()).eval(), draw()
+    layer = read_with(model, ids[0].tolist(), "a", "a").layers[0]
     weights = model(ids, output_attentions=True).attentions[0][0]
-    last = mean_received(attention_sums(model, ids)[0][1])[:, -1]
-    assert last == pytest.approx(weights[:, -1, -1].detach().numpy())
+    assert mean_received(layer)[:, -1] == pytest.approx(weights[:, -1, -1].detach().numpy())
 
 
 @FEW
@@ -156,75 +142,13 @@ def test_a_chunk_receives_what_its_tokens_receive(length, size, seed):
         np.testing.assert_allclose(sums[:, chunk], values[:, reading.chunks == chunk].sum(axis=1))
 
 
-@pytest.mark.parametrize("injection", list(INJECTIONS))
-@pytest.mark.parametrize("every", [False, True])
-def test_without_its_context_a_model_is_its_backbone(injection, every):
-    model = contextlm(injection=injection, inject_every_layer=every, injection_layer=int(not every))
-    stock = GPT2LMHeadModel(model.config.backbone_config).eval()
-    stock.transformer.load_state_dict(model.backbone.state_dict())
-    stock.tie_weights()
-    places = range(model.config.injection_layer, model.config.num_hidden_layers if every else 2 - every)
-    for layer, place in enumerate(places):  # some forms give the blocks a norm of h
-
-        def normed(block, inputs, layer=layer):
-            return model.context.gate.state(inputs[0], layer, model.backbone.ln_f), *inputs[1:]
-
-        stock.transformer.h[place].register_forward_pre_hook(normed)
-    ids = draw()
-    before = model(ids).logits
-    with without_context(model), torch.no_grad():
-        torch.testing.assert_close(model(ids).logits, stock(ids).logits, rtol=1e-4, atol=1e-4)
-    assert torch.equal(model(ids).logits, before)
-    assert not torch.allclose(before, stock(ids).logits, atol=1e-2)
-
-
-def test_switched_off_is_a_gate_of_zero():
-    model = contextlm()
-    ids = draw()
-    with without_context(model):
-        off = token_losses(model, ids[:, :-1], ids[:, 1:])
-    with torch.no_grad():
-        model.context.gate.weight.zero_()
-    assert torch.equal(off, token_losses(model, ids[:, :-1], ids[:, 1:]))
-    result = read_with(model, ids[0].tolist(), "a", "a")
-    assert result.lens is not None
-    assert np.isnan(result.lens[0]) and np.all(result.lens[1:] == 0)
-
-
-def test_the_context_comes_back_after_an_error():
-    model = contextlm()
-    before = model(draw()).logits
-    with pytest.raises(RuntimeError), without_context(model):
-        raise RuntimeError
-    assert torch.equal(model(draw()).logits, before)
-
-
-def test_a_plain_model_has_no_context_to_switch_off():
-    model = GPT2LMHeadModel(gpt2())
-    assert context_pathway(model) is None
-    with pytest.raises(ConfigError, match="a GPT2LMHeadModel predicts no context"), without_context(model):
-        pass
-
-
-@pytest.mark.parametrize("model", [lambda: contextlm(), lambda: LlamaForCausalLM(llama()).eval()])
-def test_eager_losses_are_those_of_sdpa(model):
-    model, ids = model(), draw()
-    assert model.config._attn_implementation == "sdpa"
-    expected = token_losses(model, ids[:, :-1], ids[:, 1:])[0].numpy()
-    result = read_with(model, ids[0].tolist(), "a", "a")
-    assert model.config._attn_implementation == "eager"
-    assert np.isnan(result.nats[0])
-    np.testing.assert_allclose(result.nats[1:], expected, rtol=1e-4)
-
-
 def test_two_models_read_a_text(saved):
     plain, context = saved(GPT2LMHeadModel(gpt2()), "plain"), saved(contextlm(), "context")
     reading = read_with_models([plain, context], TEXT)
     assert reading.has_start and "".join(reading.pieces[1:]) == TEXT
     assert len(reading.ids) == len(TEXT) + 1 and reading.ids[0] == 256  # bytes, behind the end of text
     assert [model.name for model in reading.models] == ["plain", "context"]
-    assert reading.chunk_size == 4 and reading.models[0].lens is None
-    assert reading.models[1].lens is not None and np.nanmax(np.abs(reading.models[1].lens)) > 0.01
+    assert reading.chunk_size == 4
     bare = read_with_models([context], TEXT, start=False, context_chunk=7)
     assert not bare.has_start and bare.ids == reading.ids[1:] and bare.chunk_size == 7
     assert bare.models[0].chunk_size == 4  # its own chunks stay what they are
@@ -289,6 +213,6 @@ def test_models_that_cannot_read(saved):
         read_with_models([small], TEXT)
     broken = GPT2LMHeadModel(gpt2())
     with torch.no_grad():
-        broken.transformer.ln_f.weight.fill_(float("nan"))
+        broken.transformer.h[1].ln_1.weight.fill_(float("nan"))
     with pytest.raises(CheckpointError, match="hold numbers that are not finite"):
         read_with_models([saved(broken, "broken")], TEXT)

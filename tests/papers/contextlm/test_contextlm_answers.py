@@ -14,7 +14,8 @@ from contextwise.base.estimates import Estimate, joint_freedom
 from contextwise.base.intervals import NORMAL, student_t
 from contextwise_papers.claims import above
 from contextwise_papers.contextlm.attention import ModelReading, Reading
-from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, chunks_table, tokens_of
+from contextwise_papers.contextlm.attention_page import chunks_table
+from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, tokens_of
 from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
 from small import write_rows
 
@@ -181,9 +182,7 @@ def test_ratings_of_two_seeds(answering, tmp_path):
 
 def reading(pieces, *levels, has_start=True):
     models = [
-        ModelReading(
-            "s", name, 1, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], 4, *[None] * 2
-        )
+        ModelReading("s", name, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], 4)
         for name, level in zip("ab", levels, strict=True)
     ]
     return Reading(pieces, list(range(len(pieces))), has_start, 4, models)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from contextwise.base.errors import ConfigError
-from contextwise_papers.cue import CueContextConfig, CueContextEncoder
+from contextwise_papers.cue.config import CueContextConfig
+from contextwise_papers.cue.parts import CueContextEncoder
 from cue_models import CUE, TEXT, context_encoder
 from examples import FEW
 

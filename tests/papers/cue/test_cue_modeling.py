@@ -12,7 +12,8 @@ from contextwise.models.loading import check_generates
 from contextwise.models.losses import has_plain_head
 from contextwise.models.spec import pretraining_losses
 from contextwise.testing import measure_causality
-from contextwise_papers.cue import CueDecoderConfig, CueForCausalLM, UnigramConfig
+from contextwise_papers.cue import CueForCausalLM
+from contextwise_papers.cue.config import CueDecoderConfig, UnigramConfig
 from cue_models import (
     CUE,
     ENCODERS,

@@ -9,16 +9,9 @@ from contextwise.base.errors import CheckpointError
 from contextwise.models import build_model, load_model, parameter_count
 from contextwise.models.loading import kind_of
 from contextwise.models.spec import pretraining_losses
-from contextwise_papers.cue import (
-    CueConfig,
-    CueContextConfig,
-    CueContextEncoder,
-    CueDecoder,
-    CueDecoderConfig,
-    CueForCausalLM,
-    LSTMConfig,
-    LSTMForCausalLM,
-)
+from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
+from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig
+from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder
 from cue_models import (
     CUE,
     ENCODERS,

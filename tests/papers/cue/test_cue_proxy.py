@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModel
 from contextwise.base.errors import ConfigError
 from contextwise.models import build_model, parameter_count
 from contextwise.models.spec import pretraining_losses
-from contextwise_papers.cue import ProxyConfig, ProxyEncoder, UnigramAutoencoder, UnigramConfig
+from contextwise_papers.cue.config import ProxyConfig, UnigramConfig
+from contextwise_papers.cue.parts import ProxyEncoder, UnigramAutoencoder
 from cue_models import CUE, END, VOCABULARY, autoencoder, proxy, proxy_model
 from examples import FEW
 

@@ -223,6 +223,6 @@ def test_a_folder_with_another_run_is_refused_before_contexts_are_encoded(life, 
     def too_late(*_arguments, **_options):
         raise AssertionError("contexts were encoded first")
 
-    monkeypatch.setattr("contextwise_papers.cue.streams.EncodedContexts", too_late)
+    monkeypatch.setattr("contextwise_papers.cue.streams.ContextSets", too_late)
     with pytest.raises(ConfigError, match=r"joint contains another run \(its recipe differs in training.steps\)"):
         train(recipe(life.stage("joint") | {"training": life.stage("joint")["training"] | {"steps": 5}}))

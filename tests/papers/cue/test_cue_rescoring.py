@@ -3,9 +3,10 @@
 import gzip
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -13,17 +14,15 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.kernel import Subject, measure
 from contextwise_papers.cue import CueForCausalLM
-from contextwise_papers.cue.encoding import TextEncoder
+from contextwise_papers.cue.contexts import settings_of
 from contextwise_papers.cue.rescoring import RankedLists, Rescore
-from contextwise_papers.cue.rescoring.contexts import write_cue_vectors
-from contextwise_papers.cue.rescoring.ranking import Candidate, rescore
-from contextwise_papers.cue.scoring import Sentences, settings_of
+from contextwise_papers.cue.scoring import Sentences
 from contextwise_papers.cue.sentence import ContextTexts
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
-from small import save_model
+from small import save_model, write_rows
 
 BYTES = byte_tokenizer().tokenizer
 CONTEXTS = {
@@ -41,11 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(folder / "cue", cue_model(write_text_encoder(folder / "bert")))
     save_model(folder / "lm", sentence_model())
     return folder
-
-
-@pytest.fixture(scope="module")
-def encoder(folder: Path) -> TextEncoder:
-    return TextEncoder.open(str(folder / "bert"), "mean", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -70,46 +64,62 @@ def unigram_model(probabilities: dict[int, float]) -> GPT2LMHeadModel:
     return model
 
 
-def test_log_probabilities_worked_by_hand() -> None:
+@pytest.fixture
+def rescore(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Ranks the candidates of one list."""
+
+    def rank(model: Any, candidates: list[Any], contexts: Any = None, weight: float = 1.0) -> list[dict[str, Any]]:
+        file = write_rows(tmp_path / "list.jsonl", [{"candidates": candidates, "contexts": contexts}])
+        subject = Subject(model, tokenizer=BYTES, device="cpu")
+        out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
+        [row] = measure(subject, Rescore(file=file, weight=weight), out=out).lists
+        return row["ranked"]
+
+    return rank
+
+
+def texts_of(ranked: list[dict[str, Any]]) -> list[str]:
+    return [one["text"] for one in ranked]
+
+
+def test_log_probabilities_worked_by_hand(rescore) -> None:
     model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
-    ranked = rescore(model, ["bb", "a", "ab"], tokenizer=BYTES)
-    assert [one.text for one in ranked] == ["a", "ab", "bb"] and [one.rank for one in ranked] == [1, 2, 3]
-    assert [one.index for one in ranked] == [1, 2, 0] and [one.tokens for one in ranked] == [1, 2, 2]
+    ranked = rescore(model, ["bb", "a", "ab"])
+    assert texts_of(ranked) == ["a", "ab", "bb"] and [one["rank"] for one in ranked] == [1, 2, 3]
+    assert [one["index"] for one in ranked] == [1, 2, 0] and [one["tokens"] for one in ranked] == [1, 2, 2]
     want = [0.5 * 0.25, 0.5 * 0.25 * 0.25, 0.25**3]
     for one, probability in zip(ranked, want, strict=True):
-        assert one.log_probability == pytest.approx(math.log(probability), abs=1e-5) == one.total
-        assert one.per_token == pytest.approx(math.log(probability) / (one.tokens + 1), abs=1e-5)
+        assert one["log_probability"] == pytest.approx(math.log(probability), abs=1e-5) == one["total"]
+        assert one["per_token"] == pytest.approx(math.log(probability) / (one["tokens"] + 1), abs=1e-5)
 
 
-def test_a_special_token_that_a_candidate_spells_is_text() -> None:
+def test_a_special_token_that_a_candidate_spells_is_text(rescore) -> None:
     """As one token it would be the end of a sentence within the sentence."""
     spelled = BYTES.eos_token
-    (ranked,) = rescore(unigram_model({256: 0.25}), [spelled], tokenizer=BYTES)
-    assert ranked.tokens == len(spelled.encode()) > 1
+    (ranked,) = rescore(unigram_model({256: 0.25}), [spelled])
+    assert ranked["tokens"] == len(spelled.encode()) > 1
 
 
-def test_equal_candidates_stay_in_their_order() -> None:
+def test_equal_candidates_stay_in_their_order(rescore) -> None:
     model = unigram_model({ord("a"): 0.25, ord("b"): 0.25, ord("c"): 0.25, 256: 0.25})
-    assert [one.text for one in rescore(model, ["cb", "ab", "a", "ba"], tokenizer=BYTES)] == ["a", "cb", "ab", "ba"]
+    assert texts_of(rescore(model, ["cb", "ab", "a", "ba"])) == ["a", "cb", "ab", "ba"]
 
 
-def test_given_scores_are_mixed_in_by_weight() -> None:
+def test_given_scores_are_mixed_in_by_weight(rescore) -> None:
     model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
-    candidates = [Candidate("a", -8.0), Candidate("b", -1.0)]
-    assert [one.text for one in rescore(model, candidates, tokenizer=BYTES)] == ["a", "b"]
-    mixed = rescore(model, candidates, tokenizer=BYTES, weight=0.6)
-    assert [one.text for one in mixed] == ["b", "a"]
-    assert mixed[0].total == pytest.approx(0.6 * math.log(1 / 16) - 0.4, abs=1e-5)
-    assert mixed[1].total == pytest.approx(0.6 * math.log(1 / 8) - 3.2, abs=1e-5)
-    assert [one.total for one in rescore(model, candidates, tokenizer=BYTES, weight=0.0)] == [-1.0, -8.0]
+    candidates = [{"text": "a", "score": -8}, {"text": "b", "score": -1.0}]
+    assert texts_of(rescore(model, candidates)) == ["a", "b"]
+    mixed = rescore(model, candidates, weight=0.6)
+    assert texts_of(mixed) == ["b", "a"]
+    assert mixed[0]["total"] == pytest.approx(0.6 * math.log(1 / 16) - 0.4, abs=1e-5)
+    assert mixed[1]["total"] == pytest.approx(0.6 * math.log(1 / 8) - 3.2, abs=1e-5)
+    assert [one["total"] for one in rescore(model, candidates, weight=0.0)] == [-1.0, -8.0]
     with pytest.raises(DataError, match="candidate 2 has no score, which a weight of 0.5 needs"):
-        rescore(model, [Candidate("a", -1.0), "b"], tokenizer=BYTES, weight=0.5)
-    with pytest.raises(ConfigError, match="the weight of the model is 1.5; it must be between 0 and 1"):
-        rescore(model, ["a"], tokenizer=BYTES, weight=1.5)
+        rescore(model, [candidates[0], "b"], weight=0.5)
 
 
 def test_log_probabilities_are_those_of_the_scoring_pass(
-    folder: Path, cue: CueForCausalLM, encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
+    folder: Path, cue: CueForCausalLM, rescore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
@@ -120,61 +130,36 @@ def test_log_probabilities_are_those_of_the_scoring_pass(
     for number in range(0, len(sentences), 5):
         text = BYTES.decode(sentences.rows.tokens[number])
         contexts = dict(zip(texts.types, texts.of(number), strict=True))
-        ranked = rescore(cue, [text, "other"], contexts, tokenizer=BYTES, text_encoder=encoder)
-        own = next(one for one in ranked if one.index == 0)
-        assert -own.log_probability == pytest.approx(nats[number], rel=1e-5)
+        ranked = rescore(cue, [text, "other"], contexts)
+        own = next(one for one in ranked if one["index"] == 0)
+        assert -own["log_probability"] == pytest.approx(nats[number], rel=1e-5)
 
 
-def test_contexts_count_and_a_kept_vector_is_as_good(
-    cue: CueForCausalLM, encoder: TextEncoder, tmp_path: Path, folder: Path
-) -> None:
+def test_contexts_count_in_any_order(cue: CueForCausalLM, rescore) -> None:
     candidates = ["Oil rises.", "Grain falls."]
-    given = rescore(cue, candidates, CONTEXTS, tokenizer=BYTES, text_encoder=encoder)
-    turned = dict(reversed(CONTEXTS.items()))
-    assert rescore(cue, candidates, turned, tokenizer=BYTES, text_encoder=encoder) == given
-    alone = rescore(cue, candidates, tokenizer=BYTES)
-    assert [one.log_probability for one in given] != pytest.approx([one.log_probability for one in alone], abs=1e-2)
-    (tmp_path / "contexts.jsonl").write_text(json.dumps(CONTEXTS) + "\n" + '{"contexts": {}}\n')
-    shape = write_cue_vectors(str(folder / "cue"), tmp_path / "contexts.jsonl", tmp_path / "cue.npy", device="cpu")
-    vectors = np.load(tmp_path / "cue.npy")
-    assert vectors.shape == shape == (2, 16)
-    for vector, want in zip(vectors, (given, alone), strict=True):
-        kept = rescore(cue, candidates, tokenizer=BYTES, cue=vector)
-        assert [one.log_probability for one in kept] == pytest.approx([one.log_probability for one in want], abs=1e-4)
+    given = rescore(cue, candidates, CONTEXTS)
+    assert rescore(cue, candidates, dict(reversed(CONTEXTS.items()))) == given
+    alone = rescore(cue, candidates)
+    assert [one["log_probability"] for one in given] != pytest.approx(
+        [one["log_probability"] for one in alone], abs=1e-2
+    )
 
 
-def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, encoder: TextEncoder) -> None:
-    options = {"tokenizer": BYTES, "text_encoder": encoder}
+def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, rescore) -> None:
     with pytest.raises(DataError, match=r"the context 'titel' is unknown to the model; did you mean 'title'\?"):
-        rescore(cue, ["a"], {"titel": "x"}, **options)
+        rescore(cue, ["a"], {"titel": "x"})
     with pytest.raises(DataError, match="the context 'title' is an object"):
-        rescore(cue, ["a"], {"title": {"main": "x"}}, **options)
-    with pytest.raises(ConfigError, match="contexts are given, but the model takes none"):
-        rescore(sentence_model(), ["a"], {"title": "x"}, **options)
-    with pytest.raises(ConfigError, match="without the text encoder"):
-        rescore(cue, ["a"], {"title": "x"}, tokenizer=BYTES)
-    with pytest.raises(ConfigError, match="both contexts and cue are given"):
-        rescore(cue, ["a"], {"title": "x"}, cue=np.zeros(16), **options)
-    with pytest.raises(ConfigError, match=r"cue has the shape \(3,\), but the model takes one vector of 16 channels"):
-        rescore(cue, ["a"], cue=np.zeros(3), **options)
-    with pytest.raises(ConfigError, match="cue is given, but the model is not a CUE model"):
-        rescore(sentence_model(), ["a"], cue=np.zeros(16), tokenizer=BYTES)
+        rescore(cue, ["a"], {"title": {"main": "x"}})
     small = GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0))
     with pytest.raises(ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"):
-        rescore(small, ["az"], tokenizer=BYTES)
-    with pytest.raises(DataError, match="has no candidates; give at least one"):
-        rescore(cue, [], tokenizer=BYTES)
-    with pytest.raises(DataError, match="candidate 2 has no tokens"):
-        rescore(cue, ["a", ""], tokenizer=BYTES)
+        rescore(small, ["az"])
 
 
 def rescored(source: Path, file: Path, out: Path) -> RankedLists:
     return measure(source, Rescore(file=file), out=out, device="cpu")
 
 
-def test_a_file_of_lists_is_ranked_as_its_lists_are(
-    folder: Path, cue: CueForCausalLM, encoder: TextEncoder, tmp_path: Path
-) -> None:
+def test_a_file_of_lists_is_ranked_as_its_lists_are(folder: Path, cue: CueForCausalLM, rescore, tmp_path: Path) -> None:
     rows = [
         {"id": "one", "candidates": ["Oil rises.", {"text": "Oil falls.", "score": -2}], "contexts": CONTEXTS},
         {"candidates": ["Grain.", "Bank."]},
@@ -185,12 +170,11 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
     result = rescored(folder / "cue", tmp_path / "lists.jsonl.gz", tmp_path / "out")
     assert [row.get("id") for row in result.lists] == ["one", None, 3]
     for row, written in zip(rows, result.lists, strict=True):
-        candidates = [one if isinstance(one, str) else Candidate(**one) for one in row["candidates"]]  # type: ignore[attr-defined]
-        want = rescore(cue, candidates, row.get("contexts"), tokenizer=BYTES, text_encoder=encoder)  # type: ignore[arg-type]
+        want = rescore(cue, row["candidates"], row.get("contexts"))
         assert [(one["text"], one["rank"], one.get("score")) for one in written["ranked"]] == [
-            (one.text, one.rank, one.score) for one in want
+            (one["text"], one["rank"], one.get("score")) for one in want
         ]
-        assert [one["total"] for one in written["ranked"]] == pytest.approx([one.total for one in want], abs=1e-4)
+        assert [one["total"] for one in written["ranked"]] == pytest.approx([one["total"] for one in want], abs=1e-4)
     summary = result.summary
     assert (summary["lists"], summary["candidates"], summary["with_contexts"]) == (3, 5, 2)
     assert [best["id"] for best in summary["best"]] == ["one", 2, 3]
@@ -201,15 +185,15 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(
     [
         ("[1]", r":2 is not a JSON object"),
         ("{", r":2 is not JSON"),
-        ('{"candidate": ["a"]}', r":2 has no list 'candidates' \(it has 'candidate'\)"),
-        ('{"candidates": "a"}', r":2 has no list 'candidates'"),
-        ('{"candidates": []}', r":2 has no candidates; give at least one"),
-        ('{"candidates": ["a", 5]}', r":2: candidate 2 is neither a text nor an object with 'text'"),
-        ('{"candidates": [{"score": 1}]}', r":2: candidate 1 is neither a text nor an object"),
+        ('{"candidate": ["a"]}', r":2: 'candidates' is missing \(fields: 'candidate'\); give the texts to rank"),
+        ('{"candidates": "a"}', r":2: 'candidates' is wrong \(should be a valid list\)"),
+        ('{"candidates": []}', r":2: 'candidates' is wrong \(list should have at least 1 item"),
+        ('{"candidates": ["a", 5]}', r":2: 'candidates.1' is wrong .*or objects with 'text' and 'score'"),
+        ('{"candidates": [{"score": 1}]}', r":2: 'candidates.0.text' is missing"),
         ('{"candidates": [""]}', r":2: candidate 1 has no tokens; remove it"),
-        ('{"candidates": [{"text": "a", "score": "b"}]}', r":2: candidate 1 has the score 'b', which is not a finite number"),
-        ('{"candidates": [{"text": "a", "score": NaN}]}', r":2: candidate 1 has the score nan"),
-        ('{"candidates": ["a"], "contexts": ["b"]}', r":2: 'contexts' is not an object"),
+        ('{"candidates": [{"text": "a", "score": "b"}]}', r":2: 'candidates.0.score' is wrong"),
+        ('{"candidates": [{"text": "a", "score": NaN}]}', r":2: 'candidates.0.score' is wrong"),
+        ('{"candidates": ["a"], "contexts": ["b"]}', r":2: 'contexts' is wrong"),
         ('{"candidates": ["a"], "contexts": {"dat": 1}}', r":2: the context 'dat' is unknown .*did you mean 'date'\?"),
     ],
 )  # fmt: skip

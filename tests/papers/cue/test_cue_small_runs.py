@@ -13,9 +13,11 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise_papers.claims import Claim
-from contextwise_papers.cue import CueContextConfig, CueContextEncoder, figure_3_attention, section_7_cache
+from contextwise_papers.cue import figure_3_attention, section_7_cache
+from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.figure_3_attention import AttentionOverTraining, attention_at
 from contextwise_papers.cue.figure_6_clusters import ContextClusters
+from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.runs import HeldOut
 from contextwise_papers.cue.section_7_cache import CacheOfWords
 from contextwise_papers.cue.tables_1_2_counts import CorpusCounts, ModuleCounts

@@ -13,7 +13,7 @@ from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective
 from contextwise.training import train
-from contextwise.training.export import model_card, part_card
+from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise_papers.cue import CueConfig, CueForCausalLM
@@ -211,14 +211,6 @@ def test_the_decoders_head_starts_as_the_sentence_encoders_unless_drawn_anew(lif
     assert result == {"sentence_encoder": True, "random": False}
 
 
-def test_adapting_with_a_fresh_context_encoder(life, tmp_path):
-    values = life.stage("adapt", fresh_context_encoder=True, text_encoder=life.encoder, pooling="cls")
-    values["model"]["cue"] |= {"context_layers": 0}
-    run = train(recipe(values | {"output": str(tmp_path / "fresh")}))
-    assert load_config(run.path).context_encoder.layers == 0
-    assert same(part(run.path, "decoder"), part(life.folder / "joint", "decoder"))
-
-
 def test_a_unigram_autoencoders_loss_is_a_mean_over_sentences(life):
     """Of the exported model, sentence by sentence."""
     run = RunFolder(life.folder / "unigrams")
@@ -252,7 +244,7 @@ def shown(card):
 def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypatch):
     card = model_card(RunFolder(life.folder / "joint"), standalone=False)
     assert "| contexts | title, date, tags, previous_sentence |" in card
-    assert "context predictor" not in card and "fresh_context_encoder" not in card and "noise" not in card
+    assert "context predictor" not in card and "noise" not in card
     assert "stage joint, sentence_encoder lm, text_encoder bert, pooling mean" in card  # no folders of this machine
     export_model_folder(life.folder / "joint", tmp_path / "joint")
     (tmp_path / "joint" / "bert").symlink_to(life.encoder)
@@ -263,15 +255,3 @@ def test_the_card_of_a_run_shows_how_contexts_are_given(life, tmp_path, monkeypa
     assert names["contexts"].shape == (1, 2, 16) and not torch.equal(names["logits"], bare)
     assert "TextEncoder" not in model_card(RunFolder(life.folder / "proxy"), standalone=False)
     assert "noise 0.5" in model_card(RunFolder(life.folder / "proxy"), standalone=False)
-
-
-def test_a_context_encoder_by_itself_has_a_card(life, tmp_path, monkeypatch):
-    source = life.folder / "adapt" / "parts" / "context_encoder"
-    card = part_card(source)
-    assert "# adapt-context_encoder" in card and "| contexts | tags, previous_sentence |" in card
-    export_model_folder(source, tmp_path / "adapt-context_encoder")
-    (tmp_path / "adapt-context_encoder" / "bert").symlink_to(life.encoder)
-    monkeypatch.chdir(tmp_path / "adapt-context_encoder")
-    assert shown(card)["e_cue"].shape == (1, 16)
-    for name in ("decoder", "sentence_encoder", "nothing"):
-        assert part_card(source.parent / name) is None

@@ -13,7 +13,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import joint_freedom
 from contextwise.base.intervals import student_t
 from contextwise.data import prepare_corpus
-from contextwise_papers.claims import Claim, Verdict
+from contextwise_papers.claims import Verdict
 from contextwise_papers.cue import tables_3_to_6_perplexity
 from contextwise_papers.cue.tables_3_to_6_perplexity import (
     CuePartitions,
@@ -350,15 +350,3 @@ def _recipe_of(measure, row):
     template, *settings = measure.runs[measure.rows[row].run]
     (encoder,) = settings
     return copy.deepcopy(measure.templates[template]) | {"encoder": encoder}
-
-
-def test_a_gain_over_a_model_without_a_decoder_says_nothing_of_contexts(news):
-    """The row "alone" is the sentence model's, "withheld" is of a decoder."""
-    values = settings(*news) | {"seeds": [0, 1, 2]}
-    kept = values["kept"][0]
-    verdicts = {}
-    for base in ("alone", "withheld"):
-        measure = validate(CuePerplexity, values | {"kept": [kept | {"base": base}]}, "the settings")
-        (verdicts[base],) = measure.decided([Claim.of(kept["text"], Verdict(True), "90%")])
-    assert verdicts["withheld"].holds and verdicts["alone"].holds is None
-    assert verdicts["alone"].evidence == "90%; alone has no decoder, so a part of the gain is not of contexts"

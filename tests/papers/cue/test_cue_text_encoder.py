@@ -17,9 +17,9 @@ from contextwise.training.batches import collate
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise.training.parameters import modules_of
+from contextwise_papers.cue.contexts import open_text_encoder
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.parts import CueContextEncoder
-from contextwise_papers.cue.scoring import open_text_encoder
 from contextwise_papers.cue.sentences import SentenceLoss
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import Runs, part, recipe, same

@@ -327,15 +327,6 @@ def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):
         measure(run.path, MetadataLoss(metadata=["who"]), Corpus.open(nobody, split="validation"))
 
 
-def test_metadata_of_another_form_than_in_training_is_said(path, tmp_path, capsys):
-    run = train(recipe(path, tmp_path / "run", steps=2, form="append"))
-    corpus = Corpus.open(path, split="validation")
-    measure(run.path, MetadataLoss(metadata=["who"]), corpus)
-    assert "was trained with who, day behind the text, and is given who before it" in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
 def test_other_metadata_of_the_same_text_is_another_question(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # results of a model that is no run are written into the current folder
     mine = shutil.copytree(path, tmp_path / "corpus")

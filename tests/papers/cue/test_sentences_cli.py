@@ -1,10 +1,9 @@
-"""``contextwise measure sentences``, ``measure rescore`` and ``model embed-contexts``, as they are typed."""
+"""``contextwise measure sentences`` and ``measure rescore``, as they are typed."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -22,8 +21,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_corpus(folder)
     model = cue_model(write_text_encoder(folder / "bert"))
     save_model(folder / "cue", model)
-    for name in ("context_encoder", "decoder"):
-        model.parts[name].save_pretrained(folder / "cue" / "parts" / name)
     save_model(folder / "plain-cue", cue_model(None))
     save_model(folder / "lm", sentence_model())
     rows = [{"id": i, "candidates": ["Oil rises.", "Oil falls."], "contexts": {"title": "Oil"}} for i in range(7)]
@@ -82,28 +79,13 @@ def test_lists_are_ranked(contextwise: Any, workplace: Path, model: str) -> None
     assert status == 0 and json.loads(output) == json.loads((folder / "summary.json").read_text())
 
 
-def test_cue_vectors_are_written(contextwise: Any, workplace: Path) -> None:
-    status, _, errors = contextwise("model embed-contexts cue contexts.jsonl --out cue.npy")
-    assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in cue.npy" in errors
-    vectors = np.load(workplace / "cue.npy")
-    assert vectors.shape == (2, 16) and not np.allclose(vectors[0], vectors[1])
-
-
-def test_a_context_encoder_by_itself_gives_the_same_vectors(contextwise: Any, workplace: Path) -> None:
-    printed = json.loads(contextwise("model embed-contexts cue contexts.jsonl --out whole.npy --json")[1])
-    assert (printed["path"], printed["vectors"], printed["width"]) == ("whole.npy", 2, 16)
-    status, _, errors = contextwise("model embed-contexts cue/parts/context_encoder contexts.jsonl --out part.npy")
-    assert status == 0 and "2 vectors of 16 numbers (e_cue of contexts) in part.npy" in errors
-    assert np.array_equal(np.load(workplace / "part.npy"), np.load(workplace / "whole.npy"))
-
-
 def test_truncated_texts_are_counted(contextwise: Any, workplace: Path) -> None:
-    (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100}) + "\n")
-    _, _, errors = contextwise("model embed-contexts cue long.jsonl --out long.npy")
+    long = workplace / "long.json"
+    long.write_text(json.dumps({"title": "x" * 100}))
+    _, _, errors = contextwise("generate cue Oil --max-new-tokens 2 --contexts long.json")
     assert "note: 1 context text was longer than 64 tokens, and truncated" in errors
-    assert "\n1 vector of 16 numbers" in errors
-    (workplace / "long.jsonl").write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}) + "\n")
-    _, _, errors = contextwise("model embed-contexts cue long.jsonl --out long.npy")
+    long.write_text(json.dumps({"title": "x" * 100, "topics": ["y" * 100]}))
+    _, _, errors = contextwise("generate cue Oil --max-new-tokens 2 --contexts long.json")
     assert "note: 2 context texts were longer than 64 tokens, and truncated" in errors
 
 
@@ -159,13 +141,8 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
         (f"measure sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
         (f"measure sentences lm {CORPUS} --out bert", "bert holds no result of a measurement"),
         ("measure rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
-        ("measure rescore cue contexts.jsonl", "contexts.jsonl:1 has no list 'candidates'"),
+        ("measure rescore cue contexts.jsonl", "contexts.jsonl:1: 'candidates' is missing"),
         ("measure rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
-        ("model embed-contexts lm contexts.jsonl --out x.npy", "lm is not a CUE model"),
-        ("model embed-contexts plain-cue contexts.jsonl --out x.npy", "was trained without contexts"),
-        ("model embed-contexts cue wrong.jsonl --out x.npy", "wrong.jsonl:1: the context 'topcs' is unknown"),
-        ("model embed-contexts cue contexts.jsonl --out x.txt", "give a name that ends in .npy"),
-        ("model embed-contexts cue/parts/decoder contexts.jsonl --out x.npy", "is not a CUE model"),
         ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
         ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
         ("generate cue --contexts nowhere.json", "there is no file nowhere.json"),

@@ -6,11 +6,8 @@ those of words that do not. For each bin the gain is how much more likely the mo
 - A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
   same. All tokens of a word share its bin, whatever part of it a token is.
 - Tokens of nothing but white space, and the end of each sentence, are in neither bin.
-- The paper words its measure as the "relative gain in log likelihood", and prints 74% for tokens in the contexts and 26% for
-  the others (30% and 70% of all). Read literally, (LL_with - LL_without) / |LL_without|, the gain over all tokens would lie
-  between the two; but its perplexities, 36.6 and 27.4, give 1 - ln 27.4 / ln 36.6 = 8%. Read as the gain in *likelihood* per
-  token, exp(nats saved per token) - 1, the two bins give 0.3 ln 1.74 + 0.7 ln 1.26 = 0.33 nats per token, near the 0.29 of
-  the perplexities. So both are given here, under names that say which is which.
+- The paper words its measure as the "relative gain in log likelihood"; only as the gain in *likelihood* per token, exp(nats
+  saved per token) - 1, do its 74% and 26% fit its perplexities (docs/papers/cue.md). Both are given here.
 
 All values are ratios of sums over articles; their intervals are t-intervals over articles.
 
@@ -28,7 +25,8 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios, with_seeds
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise_papers.cue.scoring import Rows, Texts
+from contextwise_papers.cue.contexts import Texts
+from contextwise_papers.cue.scoring import Rows
 from contextwise_papers.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")

@@ -1,7 +1,7 @@
 """Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,15 @@ from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.encoding import EncodedTexts
+from contextwise_papers.cue.contexts import (
+    ContextSets,
+    Further,
+    Texts,
+    open_text_encoder,
+    settings_of,
+    stored,
+    trained_types,
+)
 from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS
@@ -44,7 +52,7 @@ def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | No
                     f"{name} is given, but {subject.source} is no CUE model and takes no contexts; leave it out"
                 )
         return []
-    config, trained = subject.config, scoring.trained_types(subject.config)
+    config, trained = subject.config, trained_types(subject.config)
     types = trained if requested is None else list(requested)
     if requested is not None and not (types == [PROXY] and config.proxy is not None):
         if requested and config.context_encoder is None:
@@ -80,7 +88,7 @@ def score_sentences(
     total = int(sentences.rows.lengths.sum()) * (2 if subject.spec.takes_contexts else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
-        def score(scorer: PreTrainedModel, given: scoring.Further | None, part: str) -> Scores:
+        def score(scorer: PreTrainedModel, given: Further | None, part: str) -> Scores:
             options: dict[str, Any] = {"on_progress": advance, "work": work, "part": part}
             return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=subject.batch_tokens, **options)
 
@@ -110,7 +118,7 @@ def score_sentences(
     documents = _documents(corpus, sentences, scores.nats)
     lengths = sentences.rows.lengths
     summary = {
-        "condition": _condition(types, scoring.trained_types(subject.config), drop),
+        "condition": _condition(types, trained_types(subject.config), drop),
         "sentences": {
             "count": len(sentences),
             "language": sentences.index.language,
@@ -137,33 +145,32 @@ def _condition(types: list[str], trained: list[str], drop: float) -> str | None:
 
 def _contexts(
     subject: Subject, sentences: scoring.Sentences, types: list[str], drop: float
-) -> tuple[Sequence[scoring.Texts] | None, scoring.Further | None, dict[str, Any]]:
+) -> tuple[Sequence[Texts] | None, Further | None, dict[str, Any]]:
     """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
     if not subject.spec.takes_contexts:
         return None, None, {}
     model: Any = subject.model
-    about: dict[str, Any] = {"types": types, "trained": scoring.trained_types(subject.config)}
+    about: dict[str, Any] = {"types": types, "trained": trained_types(subject.config)}
     if types == [PROXY]:
         about["noise"] = model.config.proxy.noise
         return None, scoring.proxies(sentences.rows.tokens, model), {"contexts": about}
     if not types:
         return None, None, {"contexts": about}
-    known = ContextTexts(sentences.index, scoring.settings_of(types))
+    known = ContextTexts(sentences.index, settings_of(types))
     order = [known.types.index(name) for name in types]
-    sets: Sequence[scoring.Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    sets: Sequence[Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
     if drop:
         sets = scoring.dropped(sets, drop)
-    encoder = scoring.open_text_encoder(model, subject.source)
-    encoded = EncodedTexts(encoder, Path(sentences.index.corpus.path) / "encoded")
-    contexts = scoring.ContextSets(sets, encoded.vectors, model)
+    encoder = open_text_encoder(model, subject.source)
+    contexts = ContextSets(sets.__getitem__, np.arange(len(sets)), partial(stored, encoder, sentences.index.corpus))
     missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
     about |= {
         "dropped": drop,
         "missing": dict(zip(types, missing.tolist(), strict=True)),
-        "texts": len(contexts.texts),
-        "truncated": encoded.truncated(encoded.rows(contexts.texts)) if contexts.texts else 0,
+        "texts": contexts.texts,
+        "truncated": contexts.truncated,
     }
-    return sets, contexts.batch, {"contexts": about}
+    return sets, contexts.on(model), {"contexts": about}
 
 
 def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray) -> pa.Table:

@@ -48,7 +48,7 @@ class Rescore(Measure):
         return self.file.name.removesuffix(".gz").rpartition(".")[0] or self.file.name
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise_papers.cue.rescoring.ranking import rank_file
+        from contextwise_papers.cue.ranking import rank_file
 
         rows, summary = rank_file(subject, self.file, self.weight, work)
         return Outcome(summary, {"ranked": rows})

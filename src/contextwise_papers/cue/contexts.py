@@ -1,0 +1,170 @@
+"""The contexts that a trained CUE model is given: their names and texts, their text encoder, and their vectors in batches.
+
+Legend of shapes: S sentences, B of a batch; K contexts of a set; C channels of the text encoder; L tokens of a text.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, did_you_mean
+from contextwise.base.progress import say
+from contextwise.data.corpus import Corpus
+from contextwise.data.metadata import as_english
+from contextwise_evals.input_files import read_value
+from contextwise_papers.cue.config import CueContextConfig
+from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
+from contextwise_papers.cue.parts import CueContextEncoder
+from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
+
+Texts = Sequence[str | None]
+"""The texts of one sentence's contexts, one for each type; None where a context is missing."""
+Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
+"""Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
+SET = 'one object of contexts, {"title": ...}'
+_AT_ONCE = 8192
+"""Sentences whose contexts are looked up together."""
+
+
+def trained_types(config: PreTrainedConfig) -> list[str]:
+    """Names of the contexts that a CUE model's context encoder, or a context encoder alone, was last trained with."""
+    encoder = _context_config(config)
+    return ContextSettings(**encoder.contexts).types if encoder is not None and encoder.contexts else []
+
+
+def _context_config(config: Any) -> CueContextConfig | None:
+    return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
+
+
+def settings_of(types: Sequence[str]) -> ContextSettings:
+    """The settings whose contexts have these names."""
+    columns = [name for name in types if name != PREVIOUS]
+    return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
+
+
+def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
+    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
+    config = _context_config(model.config)
+    if config is None:
+        raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
+    name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
+    part: Any = model if isinstance(model, CueContextEncoder) else model.context_encoder
+    encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)
+    check_encoder(encoder, config.text_encoder)
+    return encoder
+
+
+def stored(encoder: TextEncoder, corpus: Corpus, texts: Sequence[str]) -> EncodedTexts:
+    """The cache of a corpus, with the vectors of the texts."""
+    encoded = EncodedTexts(encoder, Path(corpus.path) / "encoded")
+    encoded.rows(texts)
+    return encoded
+
+
+class ContextSets:
+    """The encoded contexts of many sentences: their vectors, or tokens for a text encoder that a run trains.
+
+    A pickled copy opens the same files.
+
+    Args:
+        texts_of: gives the texts of a sentence's contexts.
+        numbers: of the sentences to read, (S,); the contexts of others are not encoded.
+        encode: encodes all different texts.
+
+    Attributes:
+        texts: number of different texts.
+        truncated: number of those that were longer than the encoder's limit.
+    """
+
+    def __init__(
+        self,
+        texts_of: Callable[[int], Texts],
+        numbers: np.ndarray,
+        encode: Callable[[list[str]], EncodedTexts | TextTable],
+    ) -> None:
+        every = (text for number in numbers.tolist() for text in texts_of(number))
+        encoded = encode(list(dict.fromkeys(text for text in every if text is not None)))
+        # The row in the table of each context's vector; -1 for a missing context
+        self._rows_SK = np.full((int(numbers.max()) + 1, len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
+        for start in range(0, len(numbers), _AT_ONCE):
+            block = numbers[start : start + _AT_ONCE]
+            texts_BK = [texts_of(number) for number in block.tolist()]
+            present_BK = np.array([[text is not None for text in row] for row in texts_BK])
+            rows_BK = np.full(present_BK.shape, -1)
+            rows_BK[present_BK] = encoded.rows([text for row in texts_BK for text in row if text is not None])
+            self._rows_SK[block] = rows_BK
+        self._table = encoded.table  # without the index of texts
+        used = np.unique(self._rows_SK)
+        used = used[used >= 0]
+        self.texts, self.truncated = len(used), encoded.truncated(used)
+
+    def batch(self, numbers: np.ndarray | int) -> dict[str, torch.Tensor]:
+        """``contexts`` (B, K, C), zeros for missing ones, and ``context_mask`` (B, K), False for missing ones.
+
+        For an encoder that a run trains ``contexts`` are tokens, (B, K, L), padded with -100. Of a single number without B.
+        """
+        rows = self._rows_SK[numbers]
+        present = rows >= 0
+        known = self._table[rows[present]]
+        contexts = np.zeros((*rows.shape, known.shape[1]), dtype=known.dtype)
+        contexts[present] = known
+        return {"contexts": torch.from_numpy(contexts), "context_mask": torch.from_numpy(present)}
+
+    def of(self, _: int, number: int) -> dict[str, torch.Tensor]:
+        """:meth:`batch` of one sentence, in any epoch."""
+        return self.batch(number)
+
+    def on(self, model: PreTrainedModel) -> Further:
+        """The batches on the device and in the number format of a model; empty where no text is known."""
+
+        def batch(numbers: np.ndarray) -> dict[str, torch.Tensor]:
+            if not self.texts:
+                return {}
+            given = self.batch(numbers)
+            contexts_BKC, mask_BK = given["contexts"], given["context_mask"]
+            return {"contexts": contexts_BKC.to(model.device, model.dtype), "context_mask": mask_BK.to(model.device)}
+
+        return batch
+
+
+def encoded_sets(model: PreTrainedModel, source: str, sets: Sequence[Texts]) -> ContextSets:
+    """The contexts of sentences of no corpus, encoded in memory; a note says how many texts were truncated."""
+    encoder = open_text_encoder(model, source)
+    encoded = ContextSets(sets.__getitem__, np.arange(len(sets)), partial(TextTable, encoder))
+    if cut := encoded.truncated:
+        texts = "context text was" if cut == 1 else "context texts were"
+        say(f"note: {cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
+    return encoded
+
+
+def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:
+    """What ``generate()`` of a CUE model takes of a file with one object of contexts: ``contexts`` and ``context_mask``."""
+    types = trained_types(model.config)
+    if not types:
+        raise ConfigError(f"contexts is given, but {source} takes no contexts; leave it out")
+    row = read_value(file, SET)
+    if not isinstance(row, dict):
+        raise DataError(f"{file} is not a JSON object; give {SET}")
+    return encoded_sets(model, source, [context_texts(row, types, str(file))]).on(model)(np.array([0]))
+
+
+def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str) -> Texts:
+    """The text of each type, in the order of ``types``; None for one that is missing."""
+    for name in contexts:
+        if name not in types:
+            raise DataError(f"{where}: the context {name!r} is unknown to the model; {did_you_mean(name, types)}")
+    texts = []
+    for name in types:
+        try:
+            texts.append(as_english(contexts.get(name)))
+        except DataError:
+            raise DataError(
+                f"{where}: the context {name!r} is an object, which has no text of its own; give a text, a date, a number or a "
+                "list of them"
+            ) from None
+    return texts
