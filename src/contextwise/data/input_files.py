@@ -78,15 +78,14 @@ def has_half_a_pair(value: Any, content: bytes) -> bool:
     return False
 
 
-def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
+def json_entries(path: Path) -> Iterator[tuple[str, bytes]]:
     """Iterate over the JSON texts of a file: its lines, split only on ``\\n``, or the items of a JSON list.
 
-    Yields the location, the content, and the share of the file read so far. Blank lines are skipped; ``.gz`` is decompressed.
+    Yields the location and the content. Blank lines are skipped; ``.gz`` is decompressed.
 
     Raises:
         ValueError: the file begins as a JSON list but is not valid; the message is a predicate, "is not ...".
     """
-    size = max(1, path.stat().st_size)
     with path.open("rb") as raw, unpacked(raw, path) as file:
         started = False
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
@@ -96,11 +95,11 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
             if content.startswith(b"[") and not started:
                 items = parse_json(b"\n" * (number - 1) + line.removeprefix(codecs.BOM_UTF8) + file.read())
                 for index, item in enumerate(items, start=1):
-                    yield f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items)
+                    yield f"{path} entry {index:,}", json.dumps(item).encode()
                 return
             if content:
                 started = True
-                yield f"{path}:{number}", content, raw.tell() / size
+                yield f"{path}:{number}", content
 
 
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:

@@ -10,12 +10,12 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.progress import progress_bar, say
-from contextwise.data.metadata import as_english
 from contextwise.evaluation.kernel import Subject
 from contextwise.models.loading import load_as
 from contextwise_evals.input_files import read_objects, read_value
 from contextwise_papers.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise_papers.cue.encoding import TextEncoder
+from contextwise_papers.cue.english import as_english
 from contextwise_papers.cue.scoring import ContextSets, Texts, open_text_encoder, trained_types
 from contextwise_papers.objectives.embedding.whitening import write_vectors
 
