@@ -30,19 +30,16 @@ from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.hyperparameters import in_steps
-from contextwise_plan.optimum import Cell, Landscape, cells
+from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
-from contextwise_plan.tracks import tracks
 
 EARLY = 0.05
 """Share of a run's tokens before which its points are left out."""
 WARM_UPS = 2
 """Points before this multiple of the warm-up are left out."""
 FEWEST_BUDGETS = 3
-EQUAL = 1.05
-"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
 _SHOWN = 5
 RATE = "training.learning_rate"
 """May differ between model sizes, not within one."""
@@ -104,6 +101,11 @@ class Observations:
     def landscape(self, unit: str = "flops") -> Landscape:
         """The losses and optima over the budgets, as the page of the sweep shows them."""
         return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes})
+
+    def findings(self, unit: str = "flops") -> str:
+        """What the points show without a law, to end a message with."""
+        said = " ".join(self.landscape(unit).findings())
+        return f". Measured, without a law: {said}" if said else ""
 
     @property
     def size_parameters(self) -> Array:
@@ -220,39 +222,6 @@ def check_enough(observed: Observations) -> None:
             f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
             "at a constant rate measure more often"
         )
-
-
-def budgets_of(observed: Observations) -> list[float]:
-    """The budgets of a sweep in FLOPs, ascending: each the smallest of the points within :data:`EQUAL` of it."""
-    budgets = list[float]()
-    for flops in np.unique(observed.flops).tolist():
-        if not budgets or flops > budgets[-1] * EQUAL:
-            budgets.append(flops)
-    return budgets
-
-
-def common_budgets(observed: Observations, size: int) -> Array:
-    """Eight budgets in FLOPs that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
-    mine = observed.size == size
-    contexts = np.unique(observed.context[mine])
-    spent = [observed.flops[mine & (observed.context == context)] for context in contexts]
-    low, high = max(values.min() for values in spent), min(values.max() for values in spent)
-    if len(contexts) < 3 or low >= high:
-        return np.zeros(0)
-    return np.geomspace(low, high, 8)
-
-
-def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:
-    """The contexts of a size that reached a budget, ascending, as a sweep's page has them."""
-    own = [point for point in observed.points if point.size == observed.sizes[size]]
-    return sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
-
-
-def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
-    """The contexts of a size that reached a budget, ascending, and their losses there, in nats."""
-    at_budget = cells_at(observed, size, budget, unit)
-    contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
-    return contexts, np.array([cell.loss for cell in at_budget])
 
 
 def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
