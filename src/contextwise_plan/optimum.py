@@ -337,7 +337,7 @@ class Landscape:
     """Losses and optima over one kind of budget; without budgets if nothing was measured.
 
     Args:
-        points, unit, gpus: as for :func:`tracks`.
+        points, unit: as for :func:`tracks`.
         planned: size -> all its training contexts; sizes by parameters.
 
     Attributes:
@@ -349,14 +349,8 @@ class Landscape:
         reach: steps on each side of a budget in the windows of the smoothing.
     """
 
-    def __init__(
-        self,
-        points: Iterable[SweepPoint],
-        unit: str,
-        planned: Mapping[str, Sequence[int]],
-        gpus: Mapping[str, int] | None = None,
-    ) -> None:
-        lines = tracks(points, unit, gpus)
+    def __init__(self, points: Iterable[SweepPoint], unit: str, planned: Mapping[str, Sequence[int]]) -> None:
+        lines = tracks(points, unit)
         self.unit, self.budgets = unit, budget_steps(lines)
         self.cells = [cells(lines, budget) for budget in self.budgets]
         self.optima = [size_optima(some, planned) for some in self.cells]

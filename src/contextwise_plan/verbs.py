@@ -48,7 +48,7 @@ def sweep(
     as_json: Annotated[
         bool,
         Option("--json", help="With --dry-run or --status: the list as JSON."),
-        Prints("contextwise_plan.sweeps.listing:SweepJson"),
+        Prints("contextwise_plan.sweeps.sweep:SweepJson"),
     ] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
@@ -95,7 +95,7 @@ def sweep(
 
 def _list_runs(sweep: "RunSet", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
-    from contextwise_plan.sweeps.listing import SweepJson, plan_table
+    from contextwise_plan.sweeps.sweep import SweepJson, plan_table
 
     states = sweep.states()
     if as_json:
@@ -136,7 +136,7 @@ def transfer(
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
     as_json: Annotated[
-        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.listing:SweepJson")
+        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.sweep:SweepJson")
     ] = False,
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
