@@ -34,8 +34,6 @@ class TransferSettings(Settings):
     to: int | None = Field(
         default=None, ge=1, description="the width whose rate is asked for; by default twice the largest"
     )
-    steps: int = Field(default=10, ge=1, description="of the coordinate check")
-    check_seeds: int = Field(default=5, ge=2, description="of the coordinate check: 0, 1, ...")
     executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="folder of the runs; transfer/NAME if not given")
 

@@ -141,8 +141,8 @@ def transfer(
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
 
-    Trains the recipe at each width and factor of its rates, and checks how its
-    activations depend on the width. Run the same command again to resume.
+    Trains the recipe at each width and factor of its rates. Run the same
+    command again to resume.
     """
     file = recipe_path(recipe)
     values = {
