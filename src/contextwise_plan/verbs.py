@@ -39,7 +39,7 @@ def sweep(
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
     executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
-    address: Annotated[str | None, Option(help="Of a Ray cluster, or auto.")] = None,
+    address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
     retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
