@@ -17,8 +17,7 @@ from contextwise.base.trust import trust
 from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
-LEAVE_SECONDS = 120.0
-"""Time that runs have to save after a request to stop."""
+LEAVE_SECONDS = 120.0  # time that runs have to save after a request to stop
 
 
 def first_line(error: BaseException) -> str:

@@ -16,10 +16,8 @@ import numpy as np
 from contextwise.base.estimates import count, duration
 from contextwise_plan.sweeps.points import SweepPoint
 
-STEPS = 97
-"""Number of budgets, evenly spaced in the logarithm."""
-NEARLY = 1.02
-"""Budgets within this factor are equal: runs are whole steps."""
+STEPS = 97  # number of budgets, evenly spaced in the logarithm
+NEARLY = 1.02  # budgets within this factor are equal: runs are whole steps
 
 
 @dataclass(frozen=True)

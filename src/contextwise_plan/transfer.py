@@ -37,18 +37,14 @@ class TransferPlan(TypedDict):
 
 @dataclass(frozen=True)
 class WidthRow:
-    """The search at one width.
-
-    Attributes:
-        losses: factor -> mean loss over seeds, nats per token; None where a run diverged.
-        best: the best factor, with its interval over seeds; None where the lowest loss of a seed is at an edge of the factors.
-        cost: loss at the factor that all widths share, minus the lowest of this width.
-    """
+    """The search at one width."""
 
     width: int
-    losses: dict[float, float | None]
-    best: Estimate | None
-    cost: float | None
+    losses: dict[float, float | None]  # factor -> mean loss over seeds, nats per token; None where a run diverged
+    best: (
+        Estimate | None
+    )  # factor, with its interval over seeds; None where a seed's lowest loss is at an edge of the factors
+    cost: float | None  # loss at the factor that all widths share, minus the lowest of this width
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from contextwise.experiments.launchers import AnyExecutor
 from contextwise.training.kinds import NewModel, SizedModel
 from contextwise.training.recipe import Recipe
 
-FARTHEST = 4.0
-"""Neighbouring factors may be this many times apart: on wider steps the losses are no parabola."""
+FARTHEST = 4.0  # neighbouring factors may be this many times apart: on wider steps the losses are no parabola
 
 
 class TransferSettings(Settings):

@@ -18,8 +18,7 @@ from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
 
 PANEL = "Choose"
-STARTING = 10
-"""Seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve."""
+STARTING = 10  # seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve
 if TYPE_CHECKING:
     from contextwise.experiments.run_set import RunSet
     from contextwise_plan.scaling.observations import Observations

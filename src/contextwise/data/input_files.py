@@ -14,14 +14,12 @@ from typing import Any, BinaryIO
 from contextwise.base.errors import DataError, misspelt, one_line, refuse_pipe
 from contextwise.base.schemas import object_of
 
-UNREAD = (".bz2", ".xz", ".zst", ".lz4")
-"""Suffixes of compressed files that are not read."""
+UNREAD = (".bz2", ".xz", ".zst", ".lz4")  # suffixes of compressed files that are not read
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
 _DECODER = json.JSONDecoder(object_pairs_hook=object_of)
-LONGEST_LINE = 2**28
-"""Bytes, unpacked."""
+LONGEST_LINE = 2**28  # bytes, unpacked
 
 
 @contextlib.contextmanager

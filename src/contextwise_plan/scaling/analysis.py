@@ -1,16 +1,15 @@
 """From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
 
-R² does not distinguish forms: the fall of the loss in training is most of its variance, and every form has that. Each form is
-fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its points; that
-of a form is the geometric mean over runs, so that a run at the edge of the grid, which has to be extrapolated, does not decide
-alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
+R² does not distinguish forms: each is fitted without one run in turn and predicts that run. The error of a run is the root mean
+square of ln L over its points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not
+decide alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
 significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
 
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.special import ndtri
@@ -23,10 +22,8 @@ from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array
 from contextwise_plan.scaling.observations import Observations, check_enough
 
 CONFIDENCE = 0.9
-APART = 2.0
-"""Standard errors of a difference from which on two forms differ significantly."""
-SAME = 1e-6
-"""Errors of ln L below this are equal."""
+APART = 2.0  # standard errors of a difference from which on two forms differ significantly
+SAME = 1e-6  # errors of ln L below this are equal
 LAW_ERROR = 0.012
 """Standard deviation of ln L that a law is off at e times the largest FLOPs of its sweep, beside what its ensemble varies by.
 
@@ -155,32 +152,8 @@ def ensemble_estimate(
     return Estimate(float(value), *limits, n=len(samples), method=method, confidence=confidence)
 
 
-class FormJson(TypedDict):
-    """A form of the law and its errors of ln L on points that were fitted and on held-out ones."""
-
-    form: str
-    formula: str
-    numbers: int
-    seen: float
-    unseen_runs: float
-    in_intervals: bool
-
-
-class ResidualJson(TypedDict):
-    """A measured point and how far it lies off the law."""
-
-    run: str
-    size: str
-    context: float
-    parameters: float
-    tokens: float
-    flops: float
-    loss: float
-    residual: float
-
-
 class LawJson(TypedDict):
-    """:class:`Analysis` as JSON."""
+    """:class:`Analysis` as JSON: the forms with their errors of ln L, and every measured point with its residual."""
 
     form: str
     formula: str
@@ -194,8 +167,8 @@ class LawJson(TypedDict):
     exponent: Preference | None
     parameters: dict[str, Estimate]
     at_bounds: list[str]
-    forms: list[FormJson]
-    residuals: list[ResidualJson]
+    forms: list[dict[str, Any]]
+    residuals: list[dict[str, Any]]
 
 
 class Analysis:

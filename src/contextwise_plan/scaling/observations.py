@@ -35,14 +35,12 @@ from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
 
-EARLY = 0.05
-"""Share of a run's tokens before which its points are left out."""
+EARLY = 0.05  # share of a run's tokens before which its points are left out
 WARM_UPS = 2
 """Points before this multiple of the warm-up are left out."""
 FEWEST_BUDGETS = 3
 _SHOWN = 5
-RATE = "training.learning_rate"
-"""May differ between model sizes, not within one."""
+RATE = "training.learning_rate"  # may differ between model sizes, not within one
 VARIED = {"name", "seed", "data.context"}
 VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
 VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}

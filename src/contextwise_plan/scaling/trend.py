@@ -1,21 +1,13 @@
-"""The trend of the best training context: where a sweep measured it, and how it grows with the budget.
+"""The trend of the best training context: where a sweep measured it, and how it grows with the budget (docs/plan.md).
 
-1. At each budget the *best context* of a size is the lowest point of a parabola in ln l through the losses near the lowest one.
-   Only budgets at which both the lowest loss and that point are between the shortest and the longest context count.
-2. ln l = c + g ln F + h ln N is fitted to these, over budgets F and sizes N. The powers g and h have a normal prior, which is
-   what other sweeps measured (``benchmarks/results/sweeps``). It is weighed against the sweep by the sweep's own spread:
+ln l = c + g ln F + h ln N is fitted to the measured best contexts l, over budgets F and sizes N:
 
-       y_i = c + g f_i + h n_i + Σ_r a_ir d_r + e_i,    d_r ~ N(0, ρ²),    e_i ~ N(0, σ²)
+    y_i = c + g f_i + h n_i + Σ_r a_ir d_r + e_i,    d_r ~ N(0, ρ²),    e_i ~ N(0, σ²)
 
-   e_i is the scatter of a budget around the trend. σ is unknown; its posterior is computed on a grid, and given σ everything
-   else is normal. d_r is by how much the losses of a size at a context are off at all budgets alike, since these are the same
-   run further trained, on the same documents; the lowest point follows them with the weights a_ir of its parabola, and more
-   budgets do not average them out. ρ is the deviation of the losses from the parabolas. A sweep without noise overrules the
-   prior; one of few and noisy budgets does not.
-
-A law of the loss has an optimum too, but in runs that are far from trained to the end its form is wrong in the one respect that
-matters here, how fast long contexts catch up, and its interval does not know
-(docs/results/planning.md compares both on real sweeps).
+g and h have a normal prior, what other sweeps measured. e_i is the scatter of a budget around the trend; the posterior of σ is
+computed on a grid, and given σ everything else is normal. d_r is by how much the losses of a size at a context are off at all
+budgets alike, since these are the same run further trained, on the same documents; the lowest point follows them with the
+weights a_ir of its parabola. ρ is the deviation of the losses from the parabolas.
 
 Legend: n measured optima, K values of σ, S samples.
 """
@@ -37,14 +29,10 @@ from contextwise_plan.scaling.observations import Observations
 from contextwise_plan.scaling.optimum import Cost, Optimum
 from contextwise_plan.tracks import budget_words
 
-NEAR = 4.5
-"""The parabola goes through contexts within this factor of the one with the lowest loss."""
-STEP = 2.0
-"""Its lowest point may be this factor from that context at most."""
-SPREADS = np.geomspace(0.005, 2.0, 80)
-"""Values of σ, in ln l."""
-LEAST_DEVIATION = 1e-6
-"""Of losses, in nats."""
+NEAR = 4.5  # the parabola goes through contexts within this factor of the one with the lowest loss
+STEP = 2.0  # its lowest point may be this factor from that context at most
+SPREADS = np.geomspace(0.005, 2.0, 80)  # values of σ, in ln l
+LEAST_DEVIATION = 1e-6  # of losses, in nats
 
 
 class Powers(NamedTuple):
@@ -61,30 +49,21 @@ class Powers(NamedTuple):
 
 
 MEASURED = Powers()
-METHOD = "trend of measured optima"
-"""How the interval of a context was computed."""
+METHOD = "trend of measured optima"  # how the interval of a context was computed
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A fitted trend; logarithms are relative to ``centre``, (ln N, ln F).
-
-    Attributes:
-        weights: (K,) posterior of the ``spreads`` (K,), with which a budget locates an optimum, in ln l.
-        means, covariances: (K, 3) and (K, 3, 3), of c, g and h for each of them.
-        measured: (n, 3) parameters, budget and best context.
-        sizes: those with a measured optimum, by parameters.
-        powers: their prior.
-    """
+    """A fitted trend; logarithms are relative to ``centre``, (ln N, ln F)."""
 
     centre: Array
-    weights: Array
-    means: Array
-    covariances: Array
-    spreads: Array
-    measured: Array
-    sizes: tuple[str, ...]
-    powers: Powers
+    weights: Array  # (K,) posterior of the spreads
+    means: Array  # (K, 3), of c, g and h for each of them
+    covariances: Array  # (K, 3, 3)
+    spreads: Array  # (K,), with which a budget locates an optimum, in ln l
+    measured: Array  # (n, 3): parameters, budget and best context
+    sizes: tuple[str, ...]  # with a measured optimum, by parameters
+    powers: Powers  # their prior
 
     @property
     def mean(self) -> Array:
@@ -166,20 +145,15 @@ class Trend:
 
 
 class Reading(NamedTuple):
-    """A best context as a parabola locates it.
+    """A best context as a parabola locates it."""
 
-    Attributes:
-        context: in tokens.
-        curve: coefficient of (ln l)² of the parabola.
-        slopes: by how much the parabola's slope at the lowest loss changes with the loss of each context.
-        squares, freedom: sum of the squared residuals of the losses, and their degrees of freedom.
-    """
-
-    context: float
-    curve: float
-    slopes: Mapping[float, float]
-    squares: float
-    freedom: int
+    context: float  # in tokens
+    curve: float  # coefficient of (ln l)² of the parabola
+    slopes: Mapping[
+        float, float
+    ]  # by how much the parabola's slope at the lowest loss changes with each context's loss
+    squares: float  # sum of the squared residuals of the losses
+    freedom: int  # their degrees of freedom
 
 
 def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEASURED) -> Trend:

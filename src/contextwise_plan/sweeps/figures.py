@@ -19,13 +19,10 @@ from contextwise_plan.sweeps.page_data import CurveLine, SweepData
 from contextwise_plan.tracks import budget_words, power_of_ten
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "tokens": "tokens"}
-APART = 0.06
-"""Distance, in doublings, between lines at the same context, so that none hides another."""
-DECADES = 2.0
-"""Of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for."""
+APART = 0.06  # distance, in doublings, between lines at the same context, so that none hides another
+DECADES = 2.0  # of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for
 MOST_TICKS = 10
-SHORTEST_SHOWN = 16
-"""Visible tokens: the steep start of the curves does not set the vertical axis."""
+SHORTEST_SHOWN = 16  # visible tokens: the steep start of the curves does not set the vertical axis
 
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:

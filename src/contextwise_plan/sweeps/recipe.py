@@ -46,10 +46,8 @@ COMPUTE = "training.flops"  # an axis that is no setting of a run: its steps fol
 LENGTHS = ("training.tokens", "training.steps", COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
-LONG = 10**12
-"""Tokens of a run whose length is not known yet."""
-CURVES = 16
-"""Context curves along a run of constant rate, if the sweep does not say."""
+LONG = 10**12  # tokens of a run whose length is not known yet
+CURVES = 16  # context curves along a run of constant rate, if the sweep does not say
 LearningRateRule = Literal["size", "fixed", "width"]
 
 

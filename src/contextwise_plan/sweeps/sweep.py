@@ -26,8 +26,7 @@ from contextwise_plan.sweeps.recipe import COMPUTE, SweepRecipe, cell_name
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
 
-UNEQUAL = 0.02
-"""Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
+UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
 FEWEST_CONTEXTS = 4
 """Training contexts that ``plan budget`` needs."""
 

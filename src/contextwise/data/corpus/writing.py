@@ -26,8 +26,7 @@ MOST_FIELDS = 256  # an object with more keys than that is a dictionary, not a r
 _AS_JSON = {b"contextwise": b"json"}
 _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError)
 
-Types = dict[str, pa.DataType | None]
-"""Types of the metadata columns, in order of first appearance; None for JSON text."""
+Types = dict[str, pa.DataType | None]  # types of the metadata columns, in order of first appearance; None for JSON text
 
 
 class Encoded(NamedTuple):
