@@ -55,34 +55,30 @@ OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
 class Observations:
     """Points as columns, n of them.
 
-    Attributes:
-        run: (n,) index into ``runs``: one for each size, context and seed, with the id of the longest.
-        size: (n,) index into ``sizes``, which ascend by parameters.
-        context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
-            among its runs, since learned positions add to them with the context but compute nothing.
-        model: ``model`` of a recipe for each size, by name.
-        left_out: how many early points were left out.
-        constant_rate: whether the points are readings at a constant learning rate.
-        points: the n points themselves; shown: with those that were left out, as the sweep's page shows them, if there are any.
-        planned: all training contexts of each size, also those that were not measured.
+    The parameters are those of the size: the fewest among its runs, since learned positions add to them with the context but
+    compute nothing.
     """
 
-    run: NDArray[np.int64]
-    size: NDArray[np.int64]
-    context: Array
+    run: NDArray[np.int64]  # (n,) index into ``runs``
+    size: NDArray[np.int64]  # (n,) index into ``sizes``
+    context: Array  # (n,), as those that follow
     parameters: Array
     tokens: Array
     flops: Array
     seconds: Array
     loss: Array
-    runs: list[str]
-    sizes: list[str]
-    model: dict[str, dict[str, Any]]
-    left_out: int = 0
-    constant_rate: bool = False
-    points: tuple[SweepPoint, ...] = ()
-    shown: tuple[SweepPoint, ...] = ()
-    planned: dict[str, list[int]] = field(default_factory=dict)
+    runs: list[str]  # one for each size, context and seed, with the id of the longest
+    sizes: list[str]  # by parameters
+    model: dict[str, dict[str, Any]]  # ``model`` of a recipe for each size, by name
+    left_out: int = 0  # how many early points
+    constant_rate: bool = False  # whether the points are readings at a constant learning rate
+    points: tuple[SweepPoint, ...] = ()  # the n points themselves
+    shown: tuple[
+        SweepPoint, ...
+    ] = ()  # with those that were left out, as the sweep's page shows them, if there are any
+    planned: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # all training contexts of each size, also unmeasured ones
 
     def __len__(self) -> int:
         return len(self.run)
