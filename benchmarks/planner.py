@@ -22,11 +22,13 @@ from benchmarks.harness import RESULTS, publish
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import mean_estimate
-from contextwise_plan.scaling.analysis import Analysis
-from contextwise_plan.scaling.hindcast import predicted_loss
-from contextwise_plan.scaling.observations import EQUAL, Observations, budgets_of, measured, read_table
+from contextwise_plan.optimum import cells
+from contextwise_plan.scaling.analysis import Analysis, data_of, ensemble_estimate
+from contextwise_plan.scaling.fitting import widened_residuals
+from contextwise_plan.scaling.observations import Observations, read_table
 from contextwise_plan.scaling.optimum import best_context, measured_cost
 from contextwise_plan.scaling.trend import Powers, Trend, fit_trend
+from contextwise_plan.tracks import tracks
 
 SWEEPS = RESULTS / "sweeps"
 SHOWN = 3
@@ -36,6 +38,46 @@ VAGUE = Powers(budget=(0.5, 10.0), size=(-0.6, 10.0))
 LEAST = 0.1
 """Least standard deviation of a prior: a few sweeps that agree by chance do not exclude another power."""
 SAMPLES = 200
+EQUAL = 1.05
+"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
+
+
+def budgets_of(observed: Observations) -> list[float]:
+    """The budgets of a sweep in FLOPs, ascending: each the smallest of the points within :data:`EQUAL` of it."""
+    budgets = list[float]()
+    for flops in np.unique(observed.flops).tolist():
+        if not budgets or flops > budgets[-1] * EQUAL:
+            budgets.append(flops)
+    return budgets
+
+
+def measured(observed: Observations, size: int, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    """The contexts of a size that reached a budget in FLOPs, ascending, and their losses there, in nats."""
+    own = [point for point in observed.points if point.size == observed.sizes[size]]
+    at_budget = sorted(cells(tracks(own, "flops"), budget), key=lambda cell: cell.context)
+    contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
+    return contexts, np.array([cell.loss for cell in at_budget])
+
+
+def predicted_loss(analysis: Analysis, at: tuple[float, float, float], flops: float) -> Estimate:
+    """The predicted loss of one run, in nats a token, with the variation between runs; ``at``: context, parameters, tokens."""
+    log_losses = np.log(analysis.ensemble.loss(*(np.array([x]) for x in at)))
+    log_losses = analysis.beyond(log_losses, flops / float(analysis.observed.flops.max()))
+    samples = one_run(analysis, log_losses)
+    return ensemble_estimate(analysis.law.loss(*at)[0], np.exp(samples), analysis.confidence)
+
+
+def one_run(analysis: Analysis, log_losses: np.ndarray) -> np.ndarray:
+    """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement.
+
+    The effects are the mean deviations of the sweep's runs from the law, widened by their leverage.
+    """
+    observed, chosen = analysis.observed, analysis.chosen
+    wide = widened_residuals(chosen.form, chosen.theta[0], data_of(observed), observed.run)
+    effects = np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))])
+    draw, count = np.random.default_rng(analysis.seed + 1), len(log_losses)
+    drawn = effects[draw.integers(len(effects), size=count)] * draw.choice([-1.0, 1.0], size=count)
+    return np.asarray(log_losses + drawn.reshape(-1, *[1] * (log_losses.ndim - 1)))
 
 
 def parabola(contexts: np.ndarray, losses: np.ndarray) -> float:

@@ -78,7 +78,7 @@ def searched(options: argparse.Namespace, model: str, optimizer: str, parametriz
     values = {"recipe": recipe, "widths": options.widths, "factors": factors, "seeds": list(range(options.seeds))}
     settings = load_transfer(values | {"output": str(options.out / recipe["name"])})
     losses_WFS = search(settings)
-    result = fitted(settings, [], losses_WFS)
+    result = fitted(settings, losses_WFS)
     return {
         "settings": {"data": {"context": options.context}, "model": recipe["model"], "training": recipe["training"]},
         "corpus": Corpus.open(options.corpus).fingerprint,

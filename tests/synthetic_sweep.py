@@ -39,7 +39,6 @@ def write_sweep(
     noise: float = 0.0,
     corpus: str = "nowhere",
     fingerprint: str = "c0ffee",
-    gpus: Sequence[str] = (),
 ) -> Sweep:
     """A finished sweep of every size, context and seed."""
     plan, spent = [], steps * TOKENS_PER_STEP
@@ -55,18 +54,18 @@ def write_sweep(
     write_json(folder / "plan.json", {"inputs": {"train": fingerprint}, "runs": [asdict(run) for run in plan]})
     sweep = Sweep.open(folder)
     for run in plan:
-        write_run(sweep, run, measurements, noise, gpus)
+        write_run(sweep, run, measurements, noise)
     return sweep
 
 
-def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float, gpus: Sequence[str]) -> None:
+def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float) -> None:
     """A finished run that measured its curve so many times, evenly spaced."""
     folder = sweep.run_folder(run.id)
     folder.path.mkdir(parents=True)
     recipe = {"name": run.id, "seed": run.seed, "model": {"size": run.size}}
     recipe |= {"data": {"corpus": "nowhere", "context": run.context}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     folder.recipe_file.write_text(yaml.safe_dump(recipe))
-    write_json(folder.environment_file, {"gpus": list(gpus)})
+    write_json(folder.environment_file, {"gpus": []})
     draw = np.random.default_rng([run.seed, run.context, run.parameters])
     steps = [round(run.steps * (i + 1) / measurements) for i in range(measurements)]
     write_rows(folder.metrics_file, [measured(run, step, draw.normal(0, noise)) for step in steps])

@@ -35,8 +35,8 @@ from contextwise_papers.contextlm.attention_page import received_table, write_at
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.page import write_entropy_page
 from contextwise_papers.page import write_reproduction_page
-from contextwise_plan.sweeps.listing import plan_table
 from contextwise_plan.sweeps.page import write_sweep_page
+from contextwise_plan.sweeps.sweep import plan_table
 from entropy_measurements import measurement
 from html_pages import Page
 from small import loss_rows

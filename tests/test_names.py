@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from contextwise.data import Corpus
-from contextwise.data.metadata import column_texts
 from contextwise.experiments.run_set import RunSet, RunSetSettings
+from contextwise_papers.cue.english import column_texts
 from small import write_rows
 
 ALIKE = {

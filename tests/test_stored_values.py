@@ -42,7 +42,7 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
     "corpus": (["corpus/manifest.json"], ["corpus corpus", "evaluate run --corpus corpus --out new"]),
     "sweep": (
         ["sweep/plan.json", "sweep/sweep.yaml", "sweep/runs/*/metrics.jsonl", "sweep/runs/*/*.json"],
-        ["report sweep", "plan sweep --status sweep", "plan budget sweep --budget 1e15", "plan budget sweep --check"],
+        ["report sweep", "plan sweep --status sweep", "plan budget sweep --budget 1e15"],
     ),
     "table": (["sweep.json"], ["report sweep.json", "plan budget sweep.json --budget 1e15"]),
     "item": (["runs/reproduce/*/*/*.json"], ["reproduce --list"]),

@@ -39,7 +39,7 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
     where = str(path)
     try:
         with readable(path):
-            for where, content, _ in json_entries(path):
+            for where, content in json_entries(path):
                 value = parse_json(content)
                 if not isinstance(value, dict):
                     raise DataError(f"{where} is not a JSON object; give {wanted}")

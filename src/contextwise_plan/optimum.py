@@ -1,21 +1,13 @@
-"""The optimal training context for a budget, from the measurements of a sweep.
+"""The optimal training context for a budget, from the measurements of a sweep (context scaling, Section 3; docs/plan.md).
 
-1. A *track* (:mod:`contextwise_plan.tracks`) is the points of one model size, training context and seed: best-context losses
-   along a budget.
-2. At a budget the loss is interpolated along the track, linearly in the logarithm of the budget; where a track is one point,
-   what the loss may change up to the budget is added to the interval. Tracks of one model size and training context that
-   differ in seed are averaged: a *cell*.
-3. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all (context scaling,
-   Section 3). It is *decided* only if it was compared with its neighbours: runs of equal length end at different FLOPs, and at
-   the largest budgets only the most expensive runs are left, with nothing to compare them to.
-4. Every interval is of 95%: over held-out documents, and over seeds where there are several. Those of a size's optimum against
+1. A *track* (:mod:`contextwise_plan.tracks`) is the points of one model size, training context and seed along a budget. Its
+   loss is interpolated linearly in the logarithm of the budget; tracks that differ in seed are averaged: a *cell*.
+2. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all. It is *decided* only if it
+   was compared with its neighbours: at the largest budgets only the most expensive runs are left, with nothing to compare to.
+3. Every interval is of 95%: over held-out documents, and over seeds where there are several. Those of a size's optimum against
    its other contexts hold together (Bonferroni), since it is the lowest of all of them. All runs have the same documents
-   (and about as many targets in each), so that differences between contexts are paired by document and by seed. The spread
-   between seeds is that of all contexts of a size together: two seeds of one context say little about it.
-5. The optimum varies due to noise in the loss, so lines over the budget show the most common one in a window (its
-   footnote 5).
-
-What is said of a size in words (:meth:`Optimum.sentence`) is said by the page of a sweep and by its plan alike.
+   (and about as many targets in each), so that differences are paired by document and by seed. The spread between seeds is
+   that of all contexts of a size together: two seeds of one context say little about it.
 
 Legend: S seeds, C contexts.
 """
@@ -35,8 +27,7 @@ from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise_plan.sweeps.points import SweepPoint
 from contextwise_plan.tracks import Reading, Track, budget_steps, budget_words, tracks
 
-WINDOW = 2.0
-"""Width of the window of footnote 5: its largest budget is about twice its smallest."""
+WINDOW = 2.0  # width of the window of footnote 5: its largest budget is about twice its smallest
 ONE_SEED = "The runs have one seed, so the intervals leave out how much losses differ between seeds."
 
 Item = TypeVar("Item", bound=Hashable)
@@ -44,24 +35,20 @@ Item = TypeVar("Item", bound=Hashable)
 
 @dataclass(frozen=True)
 class Cell:
-    """A model size at a training context, at one budget.
-
-    Attributes:
-        loss: mean over the ``runs`` (seeds) that measured there.
-        half_width: of its 95% interval over held-out documents and, with several runs, seeds; None where neither is known. The
-            documents are those of all runs and all budgets, so their part does not shrink with the number of runs.
-        documents: how many; 0 if it is not known.
-        readings: seed -> that of its run.
-    """
+    """A model size at a training context, at one budget."""
 
     size: str
     parameters: int
     context: int
-    loss: float
-    half_width: float | None
-    runs: int
-    documents: int = 0
-    readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)
+    loss: float  # mean over the ``runs``
+    half_width: (
+        float | None
+    )  # of its 95% interval over documents and, with several runs, seeds; None where neither is known
+    runs: int  # seeds
+    documents: int = (
+        0  # those of all runs and all budgets, so that their part does not shrink with runs; 0 if not known
+    )
+    readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)  # by seed
 
     @property
     def row(self) -> tuple[str | int | float | None, ...]:
@@ -76,22 +63,18 @@ CELL_COLUMNS = ("size", "parameters", "context", "loss", "half_width", "runs", "
 class Optimum:
     """The best cell of a size, or of all sizes, at one budget.
 
-    Attributes:
-        decided: whether it was compared with its neighbours.
-        unmeasured: contexts (of an overall optimum: sizes) next to it that were not measured at this budget.
-        edge: ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty.
-        differences: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known,
-            and without ``seeds`` if the interval is over documents only. The intervals hold together at 95%, as the optimum was
-            chosen among all of them.
-        ends: the shortest and the longest context that the size was or will be trained with.
+    ``differences``: other context of the size -> its loss minus the optimum's, paired; without an interval if none is known,
+    and without ``seeds`` if it is over documents only. They hold together at 95%.
     """
 
     cell: Cell
-    decided: bool
-    unmeasured: tuple[int | str, ...]
-    edge: str
+    decided: bool  # whether it was compared with its neighbours
+    unmeasured: tuple[int | str, ...]  # contexts (of an overall optimum: sizes) next to it, not measured at this budget
+    edge: str  # ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty
     differences: Mapping[int, Estimate] = field(default_factory=dict, compare=False, repr=False)
-    ends: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)
+    ends: tuple[int, int] = field(
+        default=(0, 0), compare=False, repr=False
+    )  # the shortest and the longest in the sweep
 
     @property
     def inside(self) -> bool:
@@ -337,7 +320,7 @@ class Landscape:
     """Losses and optima over one kind of budget; without budgets if nothing was measured.
 
     Args:
-        points, unit, gpus: as for :func:`tracks`.
+        points, unit: as for :func:`tracks`.
         planned: size -> all its training contexts; sizes by parameters.
 
     Attributes:
@@ -349,14 +332,8 @@ class Landscape:
         reach: steps on each side of a budget in the windows of the smoothing.
     """
 
-    def __init__(
-        self,
-        points: Iterable[SweepPoint],
-        unit: str,
-        planned: Mapping[str, Sequence[int]],
-        gpus: Mapping[str, int] | None = None,
-    ) -> None:
-        lines = tracks(points, unit, gpus)
+    def __init__(self, points: Iterable[SweepPoint], unit: str, planned: Mapping[str, Sequence[int]]) -> None:
+        lines = tracks(points, unit)
         self.unit, self.budgets = unit, budget_steps(lines)
         self.cells = [cells(lines, budget) for budget in self.budgets]
         self.optima = [size_optima(some, planned) for some in self.cells]

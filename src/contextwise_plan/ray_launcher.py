@@ -4,17 +4,11 @@ A node that is lost takes its tasks with it; Ray starts them again on another no
 checkpoint.
 """
 
-import contextlib
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 from pydantic import Field
 
 from contextwise.base.errors import ConfigError, not_installed, one_line
@@ -23,22 +17,7 @@ from contextwise.base.trust import trust
 from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
-_WATCH = """
-import os, signal, sys, time
-sys.stdin.read()  # until the other end is closed
-time.sleep(2)  # most end by themselves
-for name in sys.argv[1:]:
-    process, started = name.split(":")
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            if file.read().rpartition(")")[2].split()[19] == started:
-                os.kill(int(process), signal.SIGKILL)
-    except OSError:
-        pass
-"""
-"""Kills processes, each named by its number and the time of its start, when standard input ends."""
-LEAVE_SECONDS = 120.0
-"""Time that runs have to save after a request to stop."""
+LEAVE_SECONDS = 120.0  # time that runs have to save after a request to stop
 
 
 def first_line(error: BaseException) -> str:
@@ -51,9 +30,7 @@ class RaySettings(ExecutorSettings):
 
     kind: Literal["ray"] = Field(description="tasks of a Ray cluster")  # type: ignore[assignment]
     threads: int | None = Field(default=None, ge=1, description="threads of each run; its CPUs if not given")
-    address: str | None = Field(
-        default=None, description="of a Ray cluster; auto: the one that runs here; none: a new one"
-    )
+    address: str = Field(default="auto", description="of a Ray cluster; auto: the one that runs here")
     cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")
     gpus: float = Field(default=0, ge=0, description="GPUs that Ray reserves for a run")
 
@@ -79,36 +56,27 @@ class RayExecutor:
 
     def __init__(self, folder: RunSetFolder, settings: RaySettings) -> None:
         address, cpus, gpus = settings.address, settings.cpus, settings.gpus
-        if not address:
-            # Whoever reaches the ports of a cluster can run code on it: one of its own listens on the loopback interface, as
-            # Ray does by itself where it knows no clusters. Its processes read this too.
-            os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         try:
             import ray
         except ImportError:
             raise ConfigError(f"the executor is ray, {not_installed('ray')}, or use --executor local") from None
         self.ray, self.folder, self.threads = ray, folder, settings.threads
-        self.watch: subprocess.Popen[bytes] | None = None
-        self.started_here = not ray.is_initialized()
-        if self.started_here:
-            host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+        self.joined_here = not ray.is_initialized()
+        if self.joined_here:
+            host, colon, port = address.removeprefix("ray://").rpartition(":")
             try:
                 if colon and port.isdigit():  # Ray itself would try to connect for minutes
                     socket.create_connection((host, int(port)), timeout=10).close()
-                own = {} if address else {"_node_ip_address": "127.0.0.1", "include_dashboard": False}
-                before = _descendants()
                 handlers = {number: signal.getsignal(number) for number in SIGNALS}
-                ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
                 for number, handler in handlers.items():
                     if signal.getsignal(number) is not handler:  # Ray has put its own in the place of it
                         signal.signal(number, handler)
             except (OSError, RuntimeError, ValueError) as error:
                 raise ConfigError(
                     f"no Ray cluster answers at {address}: {first_line(error)}; start one with ray start --head, or "
-                    "leave --address out"
+                    "use --executor local"
                 ) from error
-            if not address:
-                self.watch = _end_with_this_process(_descendants() - before)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
             self.close()
@@ -161,26 +129,9 @@ class RayExecutor:
             self.ray.cancel(reference)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Leave the cluster."""
         if getattr(self, "tasks", None):
             self.stop()
             self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=LEAVE_SECONDS)
-        if self.started_here:
+        if self.joined_here:
             self.ray.shutdown()
-        if self.watch is not None:
-            self.watch.communicate()
-
-
-def _descendants() -> set[int]:
-    return {process.pid for process in psutil.Process().children(recursive=True)}
-
-
-def _end_with_this_process(processes: set[int]) -> "subprocess.Popen[bytes] | None":
-    """Start a process that kills these when this one ends in any way; Ray's agents outlive a driver that is killed."""
-    if sys.platform != "linux":
-        return None
-    names = []
-    for process in processes:
-        with contextlib.suppress(OSError):  # it has ended already
-            names.append(f"{process}:{Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[19]}")
-    return subprocess.Popen([sys.executable, "-S", "-c", _WATCH, *names], stdin=subprocess.PIPE, start_new_session=True)

@@ -1,4 +1,4 @@
-"""The losses of runs along a budget: training FLOPs, seconds, GPU-hours or tokens.
+"""The losses of runs along a budget: training FLOPs, seconds or tokens.
 
 Runs are whole steps, so equal budgets differ a little: up to 2% beyond its ends a track's line is continued. Where a track is
 one point, that point stands for these budgets, and the most that the loss may change so far is known with it.
@@ -7,7 +7,7 @@ Legend: N documents, M points.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,10 +16,8 @@ import numpy as np
 from contextwise.base.estimates import count, duration
 from contextwise_plan.sweeps.points import SweepPoint
 
-STEPS = 97
-"""Number of budgets, evenly spaced in the logarithm."""
-NEARLY = 1.02
-"""Budgets within this factor are equal: runs are whole steps."""
+STEPS = 97  # number of budgets, evenly spaced in the logarithm
+NEARLY = 1.02  # budgets within this factor are equal: runs are whole steps
 
 
 @dataclass(frozen=True)
@@ -104,19 +102,17 @@ class Reading(NamedTuple):
     shift: float = 0.0
 
 
-def tracks(points: Iterable[SweepPoint], unit: str, gpus: Mapping[str, int] | None = None) -> list[Track]:
+def tracks(points: Iterable[SweepPoint], unit: str) -> list[Track]:
     """The track of each size, context and seed, along one kind of budget.
 
     Args:
-        unit: ``flops``, ``seconds``, ``tokens`` or ``gpu_hours``.
-        gpus: of each run; needed for ``gpu_hours``.
+        unit: ``flops``, ``seconds`` or ``tokens``.
 
     Losses that are not finite, and measurements before anything was spent, are left out.
     """
     by_cell: dict[tuple[str, int, int], dict[float, SweepPoint]] = {}
     for point in points:
-        hours = unit == "gpu_hours"
-        spent = point.seconds * (gpus or {})[point.run] / 3600 if hours else getattr(point, unit)
+        spent = getattr(point, unit)
         if spent > 0 and np.isfinite(point.loss):
             by_cell.setdefault(point.cell, {})[float(spent)] = point
     tracks = []
@@ -149,9 +145,9 @@ def power_of_ten(value: float) -> str:
 
 
 def budget_words(unit: str, budget: float) -> str:
-    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 3.2 GPU-hours, 8.19M tokens."""
+    """A budget in words: 1.3 × 10¹⁵ FLOPs, 12.5 min, 8.19M tokens."""
     if unit == "flops":
         return f"{power_of_ten(budget)} FLOPs"
     if unit == "seconds":
         return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
-    return f"{budget:.3g} GPU-hours" if unit == "gpu_hours" else f"{count(budget)} tokens"
+    return f"{count(budget)} tokens"

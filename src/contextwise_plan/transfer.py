@@ -1,9 +1,8 @@
-"""Transfer of learning rates between widths: a coordinate check, and a search for the best rate at each width.
+"""Transfer of learning rates between widths: a search for the best rate at each width.
 
-1. *Coordinates*: how the sizes of activations depend on the width (:mod:`contextwise_plan.coordinates`).
-2. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
+1. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
    minimum of the parabola through the lowest loss and its neighbours.
-3. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
+2. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
    is the rate there. One rate suits every width if the interval of its slope lies within ±:data:`SAME_RATE`.
 """
 
@@ -17,15 +16,13 @@ import numpy as np
 from contextwise.base.errors import ConfigError, TrainingError
 from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import mean_estimate
-from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
 from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.training.kinds import SizedModel
-from contextwise_plan.coordinates import LOSS, Coordinate, coordinates
-from contextwise_plan.transfer_settings import TransferSettings, recipe_at, shape_at
+from contextwise_plan.transfer_settings import TransferSettings, shape_at
 
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
@@ -40,18 +37,14 @@ class TransferPlan(TypedDict):
 
 @dataclass(frozen=True)
 class WidthRow:
-    """The search at one width.
-
-    Attributes:
-        losses: factor -> mean loss over seeds, nats per token; None where a run diverged.
-        best: the best factor, with its interval over seeds; None where the lowest loss of a seed is at an edge of the factors.
-        cost: loss at the factor that all widths share, minus the lowest of this width.
-    """
+    """The search at one width."""
 
     width: int
-    losses: dict[float, float | None]
-    best: Estimate | None
-    cost: float | None
+    losses: dict[float, float | None]  # factor -> mean loss over seeds, nats per token; None where a run diverged
+    best: (
+        Estimate | None
+    )  # factor, with its interval over seeds; None where a seed's lowest loss is at an edge of the factors
+    cost: float | None  # loss at the factor that all widths share, minus the lowest of this width
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,6 @@ class Transfer:
     name: str
     parametrization: str
     rates: dict[str, float]
-    coordinates: list[Coordinate]
     rows: list[WidthRow]
     seeds: int
     slope: Estimate | None
@@ -79,38 +71,21 @@ class Transfer:
     @property
     def sentences(self) -> list[str]:
         """The result in words."""
-        activations = [] if len(self.rows) == 1 else [self._activations]
         diverged = [str(row.width) for row in self.rows if set(row.losses.values()) == {None}]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
-            why = "one width has no slope; give another"
+            lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
+            why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
             if diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
-            elif edges and len(self.rows) > 1:
-                lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
-                why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
-            return [*activations, f"No rate follows: {why}."]
+            elif len(self.rows) == 1:
+                why = "one width has no slope; give another"
+            return [f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [
-            *activations,
             f"{self._constancy}: with each doubling of the width the best rate is multiplied by {self.slope.map(exp2):.3g}.",
             f"At width {self.to}: {rates} (the recipe's × {self.factor:.3g}).",
         ]
-
-    @property
-    def _activations(self) -> str:
-        activations = [each for each in self.coordinates if each.name != LOSS]
-        largest = max(activations, key=lambda each: (each.depends, each.excess))
-        assert largest.slope is not None
-        if largest.depends:
-            verdict = "Activations depend on the width"
-        elif all(each.flat for each in activations):
-            verdict = "Activations do not depend on the width"
-        else:
-            largest = max(activations, key=lambda each: (not each.flat, each.excess))
-            verdict = "Whether activations depend on the width is open"
-        steps = counted(len(largest.slopes), "step")
-        return f"{verdict}: the largest slope in log-log, mean of {steps}, is {largest.slope:+.3f} ({largest.name})."
 
     @property
     def _constancy(self) -> str:
@@ -181,18 +156,17 @@ def best_factor(factors: Sequence[float], losses: Sequence[float]) -> float | No
 
 
 def run_transfer(settings: TransferSettings) -> Transfer:
-    """Check the coordinates, search the rates of all widths, and derive that of a larger one.
+    """Search the rates of all widths, and derive that of a larger one.
 
     Raises:
         ConfigError, DataError, CheckpointError: the input is at fault, or the folder holds another transfer.
         TrainingError: every run diverged.
     """
     _write(settings, planned_runs(settings))
-    recipes = {width: recipe_at(settings, width) for width in settings.widths}
-    activations, losses_WFS = coordinates(recipes, settings.steps, settings.check_seeds), search(settings)
+    losses_WFS = search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
-    return fitted(settings, activations, losses_WFS)
+    return fitted(settings, losses_WFS)
 
 
 def planned_runs(settings: TransferSettings) -> RunSet:
@@ -208,8 +182,6 @@ def planned_runs(settings: TransferSettings) -> RunSet:
                 f"{folder.path} holds the transfer of another recipe (it differs in {', '.join(sorted(different)[:6])}); "
                 "choose another folder with --out"
             )
-    if len(settings.widths) == 1:
-        say("note: one width has no slope: its best factor follows from the search, and no rate of another width")
     runs.warn_of_few_steps()
     return runs
 
@@ -221,7 +193,7 @@ def _write(settings: TransferSettings, runs: RunSet) -> None:
     folder.write(settings.model_dump(mode="json", exclude={"output"}), plan)
 
 
-def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS: np.ndarray) -> Transfer:
+def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     """The result, from losses of the search: (widths, factors, seeds), infinite where a run diverged."""
     recipe, to = settings.own_recipe, settings.to or 2 * settings.widths[-1]
     # NaN where the lowest loss is at an edge
@@ -252,7 +224,6 @@ def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS
         name=recipe.name,
         parametrization=recipe.training.parametrization,
         rates=learning_rates(recipe),
-        coordinates=activations,
         rows=rows,
         seeds=losses_WFS.shape[2],
         slope=slope,
@@ -262,17 +233,7 @@ def fitted(settings: TransferSettings, activations: list[Coordinate], losses_WFS
 
 
 def transfer_tables(result: Transfer) -> list[Any]:
-    """Tables for the terminal: the coordinates, and the losses of all widths and factors."""
-    widths = [row.width for row in result.rows]
-    coordinate = Table(
-        "Mean size of activations after the coordinate check, by width",
-        [
-            "activation",
-            *[Column(str(width), form=".3g") for width in widths],
-            Column("slope, mean of steps", "estimate", form="+.3f", interval="below"),
-        ],
-        [[each.name, *each.sizes.values(), each.slope] for each in result.coordinates],
-    )
+    """The table for the terminal: the losses of all widths and factors."""
     factors = list(result.rows[0].losses)
     losses = Table(
         f"Loss by factor of the rates, mean of {counted(result.seeds, 'seed')} (nats per token)",
@@ -284,4 +245,4 @@ def transfer_tables(result: Transfer) -> list[Any]:
         ],
         [[str(row.width), *row.losses.values(), row.best, row.cost] for row in result.rows],
     )
-    return [coordinate, losses]
+    return [losses]

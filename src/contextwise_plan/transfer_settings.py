@@ -17,8 +17,7 @@ from contextwise.experiments.launchers import AnyExecutor
 from contextwise.training.kinds import NewModel, SizedModel
 from contextwise.training.recipe import Recipe
 
-FARTHEST = 4.0
-"""Neighbouring factors may be this many times apart: on wider steps the losses are no parabola."""
+FARTHEST = 4.0  # neighbouring factors may be this many times apart: on wider steps the losses are no parabola
 
 
 class TransferSettings(Settings):
@@ -34,8 +33,6 @@ class TransferSettings(Settings):
     to: int | None = Field(
         default=None, ge=1, description="the width whose rate is asked for; by default twice the largest"
     )
-    steps: int = Field(default=10, ge=1, description="of the coordinate check")
-    check_seeds: int = Field(default=5, ge=2, description="of the coordinate check: 0, 1, ...")
     executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="folder of the runs; transfer/NAME if not given")
 

@@ -18,8 +18,7 @@ from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
 
 PANEL = "Choose"
-STARTING = 10
-"""Seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve."""
+STARTING = 10  # seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve
 if TYPE_CHECKING:
     from contextwise.experiments.run_set import RunSet
     from contextwise_plan.scaling.observations import Observations
@@ -39,7 +38,7 @@ def sweep(
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
     executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
-    address: Annotated[str | None, Option(help="Of a Ray cluster, or auto.")] = None,
+    address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
     retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
@@ -48,7 +47,7 @@ def sweep(
     as_json: Annotated[
         bool,
         Option("--json", help="With --dry-run or --status: the list as JSON."),
-        Prints("contextwise_plan.sweeps.listing:SweepJson"),
+        Prints("contextwise_plan.sweeps.sweep:SweepJson"),
     ] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
@@ -95,7 +94,7 @@ def sweep(
 
 def _list_runs(sweep: "RunSet", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
-    from contextwise_plan.sweeps.listing import SweepJson, plan_table
+    from contextwise_plan.sweeps.sweep import SweepJson, plan_table
 
     states = sweep.states()
     if as_json:
@@ -136,13 +135,13 @@ def transfer(
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
     as_json: Annotated[
-        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.listing:SweepJson")
+        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.sweep:SweepJson")
     ] = False,
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
 
-    Trains the recipe at each width and factor of its rates, and checks how its
-    activations depend on the width. Run the same command again to resume.
+    Trains the recipe at each width and factor of its rates. Run the same
+    command again to resume.
     """
     file = recipe_path(recipe)
     values = {
@@ -177,37 +176,14 @@ def budget(
             help="Hours of training instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
         ),
     ] = None,
-    tokens_per_second: Annotated[float | None, Option(help="Training speed of another machine.")] = None,
-    measured_at: Annotated[
-        str | None,
-        Option(
-            metavar="SIZE:CONTEXT",
-            help="Size and context at which that speed was measured.",
-            show_default="the sweep's largest size at its shortest context",
-        ),
+    tokens_per_second: Annotated[
+        float | None,
+        Option(help="Training speed of another machine, at the sweep's largest size and shortest context."),
     ] = None,
-    check: Annotated[
-        bool, Option("--check", help="Hide the largest budgets, predict them, and compare with what was measured.")
-    ] = False,
-    hide_above: Annotated[
-        float | None, Option(help="The same, hiding measurements above this number of FLOPs.")
-    ] = None,
-    far: Annotated[
-        bool,
-        Option("--far", help="Answer beyond 30 times the sweep's largest run too, and where it shows no best context."),
-    ] = False,
+    far: Annotated[bool, Option("--far", help="Answer beyond 30 times the sweep's largest run too.")] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    early: Annotated[
-        float | None, Option(help="Share of a run's tokens before which its points are left out.", show_default="0.05")
-    ] = None,
-    resamples: Annotated[int, Option(help="Of whole runs, for the intervals.")] = 200,
-    confidence: Annotated[float, Option(help="Of the intervals.")] = 0.9,
-    seed: Annotated[int, Option(min=0, help="Of the resamples.")] = 0,
     details: Annotated[
-        bool,
-        Option(
-            "--details", help="Show what was measured, other sizes, further runs, and the law with its residuals too."
-        ),
+        bool, Option("--details", help="Show what was measured, other sizes, and the law with its residuals too.")
     ] = False,
     table: Annotated[
         Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
@@ -221,78 +197,38 @@ def budget(
     the sweep does not determine an answer, the plan is refused, with the reason.
     """
     from contextwise_plan.scaling.analysis import Analysis
-    from contextwise_plan.scaling.hindcast import Hindcast
-    from contextwise_plan.scaling.observations import EARLY, read_observations, read_table, write_table
-    from contextwise_plan.scaling.planning import Plan, PlanJson
-    from contextwise_plan.tables import detail_tables, hindcast_tables, law_tables, plan_tables
+    from contextwise_plan.scaling.observations import read_observations, read_table, write_table
+    from contextwise_plan.scaling.planning import PlanJson, make_plan
+    from contextwise_plan.tables import detail_tables, plan_tables
 
-    checking = check or hide_above is not None
-    if budget is not None and hours is not None:
-        raise ConfigError("--budget and --hours both say what may be spent; give one of them")
-    if budget is None and hours is None and not checking and table is None:
-        raise ConfigError(
-            "there is no budget; give --budget (FLOPs) or --hours, or --check to see how well the sweep predicts itself"
-        )
-    if table is not None and sweep.is_file():
-        raise ConfigError(f"--table writes the points of a sweep's folder, and {sweep} is a table already; copy it")
+    planned = budget is not None or hours is not None
+    if (budget is not None and hours is not None) or not (planned or table is not None):
+        raise ConfigError("a plan has one budget; give either --budget (FLOPs) or --hours")
     if tokens_per_second is not None and hours is None:
         raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
-    if measured_at is not None and tokens_per_second is None:
-        raise ConfigError("--measured-at belongs to --tokens-per-second; give both")
-    speed = {"--tokens-per-second": tokens_per_second, "--hide-above": hide_above}
-    for name, value in {"--budget": budget, "--hours": hours, **speed}.items():
+    for name, value in {"--budget": budget, "--hours": hours, "--tokens-per-second": tokens_per_second}.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value:g}, but must be a positive number")
-    if early is not None and not 0 <= early < 1:
-        raise ConfigError(f"--early is {early:g}, but must be a share: 0 or more, below 1")
-    if not 0 < confidence < 1:
-        raise ConfigError(f"--confidence is {confidence:g}, but must be between 0 and 1")
-    if resamples < 20:
-        raise ConfigError(f"--resamples is {resamples}, but intervals need 20 at least")
-    if resamples * (1 - confidence) < 2 * (1 - 1e-9):
-        needed = math.ceil(2 / (1 - confidence) - 1e-6)
-        raise ConfigError(
-            f"--resamples is {resamples}, but an interval of {confidence:g} needs {needed:,}, one beyond each of its ends"
-        )
-    if sweep.is_file() and (partial or early is not None):
-        raise ConfigError(
-            f"{sweep} is a table, which holds the points that were chosen when it was written; give the sweep's folder with "
-            "--early and --partial"
-        )
+    if sweep.is_file() and (table is not None or partial):
+        raise ConfigError(f"{sweep} is a table already; --table and --partial take the folder of a sweep")
 
-    observations = (
-        read_table(sweep)
-        if sweep.is_file()
-        else read_observations(sweep, early=EARLY if early is None else early, partial=partial)
-    )
+    observations = read_table(sweep) if sweep.is_file() else read_observations(sweep, partial=partial)
     if table is not None:  # before the plan, which takes minutes and may be refused
         write_table(observations, table, sweep)
         (say if as_json else show_line)(f"written to {table}")
     values: PlanJson = {}
     tables: list[RenderableType] = []
-    if budget is not None or hours is not None:
-        spent = _budget(observations, budget, hours or 0, tokens_per_second, measured_at)
-        analysis = Analysis(observations, resamples, confidence, seed)
-        answer = Plan(analysis, spent, far=far)
-        values["plan"], values["law"] = answer, analysis
-        tables += [plan_tables(answer, analysis), *([detail_tables(answer, analysis)] if details else [])]
-    if checking:
-        compared = Hindcast(observations, hide_above, resamples, confidence, seed)
-        values["check"] = compared
-        tables += [hindcast_tables(compared), *([law_tables(compared.analysis)] if details else [])]
-    tables += [] if details else [" --details shows more, --json everything."] * bool(tables)
+    if planned:
+        analysis = Analysis(observations)
+        answer = make_plan(analysis, _budget(observations, budget, hours or 0, tokens_per_second), far=far)
+        values = {"plan": answer, "law": analysis}
+        more = detail_tables(answer, analysis) if details else " --details shows more, --json everything."
+        tables = [plan_tables(answer, analysis), more]
     show_values(values, as_json, *tables)
 
 
-def _budget(
-    sweep: "Observations", flops: float | None, hours: float, speed: float | None, measured_at: str | None
-) -> "Budget":
-    """What may be spent, in FLOPs, or in seconds of the sweep's machine.
-
-    Args:
-        speed: tokens per second of another machine.
-        measured_at: size and context of that speed, such as ``nano:512``.
-    """
+def _budget(sweep: "Observations", flops: float | None, hours: float, speed: float | None) -> "Budget":
+    """What may be spent: in FLOPs, in seconds of the sweep's machine, or at the ``speed`` of another in tokens per second."""
     from contextwise_plan.scaling.optimum import measured_cost
     from contextwise_plan.scaling.planning import Budget
 
@@ -300,20 +236,9 @@ def _budget(
         return Budget("flops", flops, f"{flops:.3g} FLOPs")
     seconds = 3600 * hours
     if speed is None:
-        label = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
-        return Budget("seconds", seconds, label)
+        return Budget("seconds", seconds, f"{duration(seconds)} on the sweep's machine, at the speeds it measured")
     size, context = sweep.sizes[-1], float(sweep.context.min())
-    if measured_at is not None:
-        size, colon, text = measured_at.rpartition(":")
-        if not colon or not text.isdigit() or int(text) < 1:
-            raise ConfigError(
-                f"--measured-at is {measured_at!r}, but must be SIZE:CONTEXT, such as {sweep.sizes[-1]}:512"
-            )
-        if size not in sweep.sizes:
-            raise ConfigError(f"--measured-at names the size {size!r}, but the sweep's are {', '.join(sweep.sizes)}")
-        context = float(text)
-    parameters = sweep.size_parameters[sweep.sizes.index(size)]
-    per_token = float(measured_cost(sweep, "flops").per_token(parameters, context))
+    per_token = float(measured_cost(sweep, "flops").per_token(sweep.size_parameters[-1], context))
     flops = seconds * speed * per_token
     return Budget(
         "flops",

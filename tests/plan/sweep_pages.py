@@ -53,7 +53,6 @@ def make_sweep(folder: Path) -> Path:
         noise=0.01,
         corpus=str(folder / "corpus"),
         fingerprint=fingerprint,
-        gpus=["a GPU", "a GPU"],
     )
     write_curve(found.run_folder("nano-c128-s0").evaluation / "corpus-validation-curve", "own")
     return found.path

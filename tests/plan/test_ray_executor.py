@@ -1,11 +1,9 @@
 """Runs on a Ray cluster, and a node that is lost in the middle."""
 
 import socket
-import subprocess
 import sys
 import threading
 
-import psutil
 import pytest
 
 from contextwise.base.errors import ConfigError
@@ -85,28 +83,3 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
     # The run of the lost node, from its checkpoint
     assert sum("resuming from step " in log for log in logs) == 1
     assert all(same_as_alone(sweep, run, tmp_path / "alone") for run in runs)
-
-
-DRIVER = """
-import time
-from contextwise_plan.ray_launcher import RayExecutor, RaySettings
-executor = RayExecutor(None, RaySettings(kind="ray"))
-print("up", flush=True)
-time.sleep(1000)
-"""
-
-
-@pytest.mark.slow
-def test_a_cluster_of_its_own_listens_on_this_machine_only_and_ends_with_a_killed_driver():
-    pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True)
-    assert driver.stdout.readline() == "up\n"
-    processes = [psutil.Process(driver.pid), *psutil.Process(driver.pid).children(recursive=True)]
-    assert len(processes) > 4  # the control store, the node's manager and its agents
-    sockets = [socket for process in processes for socket in process.net_connections("tcp")]
-    addresses = {each.laddr.ip.removeprefix("::ffff:") for each in sockets if each.status == "LISTEN"}
-    assert addresses <= {"127.0.0.1", "::1"}
-    driver.kill()
-    driver.wait()
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []

@@ -22,7 +22,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise_plan.scaling.observations import read_observations
 from contextwise_plan.sweeps.points import sweep_points
 from contextwise_plan.sweeps.recipe import SweepRecipe
-from contextwise_plan.sweeps.sweep import Sweep, run_sweep
+from contextwise_plan.sweeps.sweep import Sweep
 from sweeping import InProcess, sweep_values, timeless
 
 STEPS = {"data.context": [16, 32], "training.steps": [6, 12]}
@@ -222,48 +222,6 @@ def test_a_length_that_is_not_known_yet_refuses_no_warm_up(decaying):
     assert run.flops == pytest.approx(1e10, rel=1e-3) and run.tokens > 200_000
 
 
-def test_seconds_are_divided_by_those_of_a_step_which_are_kept(decaying, monkeypatch):
-    asked = []
-
-    def timed(recipes, rounds, executor):
-        asked.append(list(recipes))
-        return {name: recipe.data.context / 16 * len(asked) for name, recipe in recipes.items()}
-
-    monkeypatch.setattr("contextwise.experiments.cost.seconds_per_step", timed)
-    grid = {"data.context": [16, 32], "training.seconds": [16, 32]}
-    sweep = Sweep.planned(decaying(grid, curve_longest=64))
-    sweep.write()
-    assert [(run.context, run.steps) for run in sweep.plan] == [(16, 16), (16, 32), (32, 8), (32, 16)]
-    again = Sweep.planned(decaying(grid, curve_longest=64))
-    assert again.plan == sweep.plan and len(asked) == 1
-    # The machine is half as fast now; the new context is timed beside one that is known.
-    wider = Sweep.planned(decaying(grid | {"data.context": [16, 32, 64]}, curve_longest=64))
-    assert [len(names) for names in asked] == [2, 2]
-    assert [run.steps for run in wider.plan if run.context == 64] == [4, 8]
-
-
-def test_of_two_processes_that_begin_a_sweep_of_seconds_one_times_its_steps(decaying, monkeypatch):
-    """The second plans while the first, which is a quarter as fast by then, has not trained yet."""
-    asked = []
-
-    def timed(recipes, rounds, executor):
-        asked.append(list(recipes))
-        return {name: recipe.data.context / 16 * 4 ** len(asked) / 4 for name, recipe in recipes.items()}
-
-    settings = decaying({"data.context": [16, 32], "training.seconds": [16, 32]}, curve_longest=64)
-    plans = []
-
-    def train_missing(sweep, executor):
-        plans.append(sweep.plan)
-        if len(plans) == 1:
-            run_sweep(settings)
-
-    monkeypatch.setattr("contextwise.experiments.cost.seconds_per_step", timed)
-    monkeypatch.setattr(Sweep, "train_missing", train_missing)
-    run_sweep(settings)
-    assert len(asked) == 1 and plans[0] == plans[1] == Sweep.open(settings.folder).plan
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(("axis", "same"), [("steps", [20, 20.0, "20", "2e1"]), ("tokens", [100_000, 1.0e5, "100000"])])
 def test_a_length_may_be_written_in_any_way_that_yaml_reads(decaying, axis, same):
@@ -296,10 +254,8 @@ def test_a_length_may_be_written_in_any_way_that_yaml_reads(decaying, axis, same
             "base.training.warmup_steps is 0.1, a share of each run, but the runs of a cell begin with the same steps; give a "
             "number of steps",
         ),
-        ({"data.context": [16], "training.seconds": [6, 12]}, {"warmup_steps": 0.1}, "a share of each run"),
         ({"data.context": [16], "training.steps": [6, 12]}, {"schedule": "constant"}, "keep the longest alone"),
         ({"data.context": [16], "training.flops": [1e8, 2e8]}, {"schedule": "constant"}, "c16 has several lengths"),
-        ({"data.context": [16], "training.seconds": [6, 12]}, {"schedule": "constant"}, "c16 has several lengths"),
         ({"data.context": [16], "training.steps": [12]}, {"trunk": "runs/x"}, "training.trunk is given, but the sweep sets it"),
     ],
 )  # fmt: skip

@@ -70,17 +70,6 @@ def test_a_folder_belongs_to_one_sweep_which_may_grow(settings, tmp_path):
     assert [run.id for run in Sweep.open(sweep.path).plan] == [run.id for run in grown.plan]
 
 
-def test_a_longer_context_is_told_to_lengthen_the_curves_of_all_runs(settings):
-    base = settings().base
-    base["training"].pop("curve_longest", None)
-    claim(settings(base=base, grid={"data.context": [8, 16], "training.steps": [12]}))
-    longer = settings(base=base, grid={"data.context": [8, 16, 32], "training.steps": [12]})
-    with pytest.raises(
-        ConfigError, match=r"16 tokens before and 32 now: longer ones .*training\.curve_longest allowed"
-    ):
-        Sweep.planned(longer)
-
-
 def test_a_folder_belongs_to_one_corpus(settings, tmp_path):
     claim(settings())
     base = settings().base

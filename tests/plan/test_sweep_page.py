@@ -5,22 +5,19 @@ import math
 import re
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from benchmarks.harness import RESULTS
 from scipy import stats
-from sweep_pages import rows, write_curve
+from sweep_pages import rows
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
-from contextwise_plan.optimum import Landscape
-from contextwise_plan.scaling.observations import read_observations, read_table, write_table
+from contextwise_plan.scaling.observations import read_observations, write_table
 from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
 from contextwise_plan.sweeps.page import optima_table, runs_table, sweep_tables, write_sweep_page
-from contextwise_plan.sweeps.page_data import CurveLine, SweepData, per_byte_where_needed
+from contextwise_plan.sweeps.page_data import SweepData
 from html_pages import HOSTILE, Page
 from small import write_rows
 from synthetic_sweep import write_sweep
@@ -40,29 +37,16 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_every_table_is_written(page: Path, sweep: Path) -> None:
     tables = {path.stem: rows(path.read_text()) for path in (page.parent / "tables").glob("*.csv")}
-    assert set(tables) == {
-        "points",
-        "best-context-loss",
-        "optimal-context",
-        "optimal-pair",
-        "curves",
-        "document-lengths",
-    }
+    assert set(tables) == {"points", "best-context-loss", "optimal-context", "curves"}
     assert len(tables["points"]) == 3 * 5 * 2 * 12
-    assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "gpu_hours", "tokens"}
+    assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "tokens"}
     assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
-    assert tables["document-lengths"][0]["share_of_tokens_with_length_from_before"].startswith("0.9")
-    hours = [float(row["budget"]) for row in tables["best-context-loss"] if row["unit"] == "gpu_hours"]
-    seconds = [float(row["seconds"]) for row in tables["points"]]
-    assert max(hours) == pytest.approx(2 * max(seconds) / 3600)
 
 
 def test_losses_of_the_table_are_interpolated_from_the_points(page: Path) -> None:
     folder = page.parent / "tables"
     points = rows((folder / "points.csv").read_text())
     for row in rows((folder / "best-context-loss.csv").read_text())[::37]:
-        if row["unit"] == "gpu_hours":
-            continue
         wanted = []
         for seed in ("0", "1"):
             mine = [p for p in points if (p["size"], p["context"], p["seed"]) == (row["size"], row["context"], seed)]
@@ -84,10 +68,8 @@ def test_the_page_is_whole_and_loads_nothing(page: Path) -> None:
     assert loading == [] and policy is not None and "default-src 'none'" in policy and "connect-src" not in policy
     words = " ".join(read.text.split())
     assert "3 model sizes, 5 training contexts (64 to 1,024 tokens)" in words
-    assert "the largest budget at which the optimum and its neighbours were all measured" in words
-    assert "micro is the largest size that was tried" in words
+    assert "The lowest loss of all sizes is that of" in words
     assert "What is missing" not in words
-    assert "The corpus rewards training contexts up to" in words and "Longer than this corpus can reward" in words
 
 
 def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
@@ -102,7 +84,6 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     assert "1 of 10 runs failed: pico-c64-s0." in text and f"it broke: {HOSTILE}" in text
     assert "1 of 10 runs unfinished, drawn as far as measured: pico-c512-s0." in text
     assert "1 of 10 runs not begun: nano-c1024-s0." in text
-    assert "The corpus could not be read" in text and "there is no corpus at nowhere" in text
     landscapes = {one["unit"]: one for one in data_of(tmp_path / "page.html")["landscapes"]}
     said = " ".join(landscapes["tokens"]["sentences"][-1])
     assert "Not measured at this budget, and not drawn: pico with 512; nano with 1,024." in said
@@ -164,13 +145,12 @@ def test_a_sweep_whose_every_loss_is_no_number(tmp_path: Path) -> None:
 def test_one_context_and_one_size(tmp_path: Path) -> None:
     one = write_sweep(tmp_path / "one", contexts=(128,))
     text = text_of(one.path, tmp_path)
-    assert "This sweep has one training context (128 tokens), so there is no optimum to look for" in text
+    assert "This sweep has one training context, so others were not compared." in text
     other = write_sweep(tmp_path / "other", sizes=("nano",))
     text = text_of(other.path, tmp_path)
-    assert "one model size (nano), so larger ones were not compared" in text
-    assert "The context of nano with the lowest loss goes from 64 tokens" in text
+    assert "This sweep has one model size, so others were not compared." in text
     single = write_sweep(tmp_path / "single", sizes=("nano",), contexts=(128,), measurements=1)
-    assert "so there is no optimum to look for" in text_of(single.path, tmp_path)
+    assert "one training context, so others were not compared" in text_of(single.path, tmp_path)
 
 
 def test_page_and_plan_say_the_same_of_what_was_measured(tmp_path: Path) -> None:
@@ -188,26 +168,11 @@ def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None
     sources = {"folder": sweep.path, "table": tmp_path / "table.json"}
     for name, source in sources.items():
         write_sweep_page(source, tmp_path / f"{name}.html", tables=tmp_path / name)
-    for name in ("best-context-loss", "optimal-context", "optimal-pair"):
+    for name in ("best-context-loss", "optimal-context"):
         folder, table = ((tmp_path / source / f"{name}.csv").read_text() for source in sources)
         assert folder.count("\n") > 5 and folder == table
     text = Page(tmp_path / "table.html").text
-    assert "has no context curves" in text and "which has no texts" in text and "The runs" not in text
-
-
-def test_how_the_best_context_moves_is_said_of_the_same_optima() -> None:
-    observed = read_table(RESULTS / "sweeps" / "gpt2-books.json")
-    landscape = Landscape(observed.points, "flops", observed.planned)
-    contexts = sorted({context for some in observed.planned.values() for context in some})
-    data = SimpleNamespace(landscapes=[landscape], sizes=observed.planned, contexts=contexts)
-    said = " ".join(sweep_verdict(data))  # type: ignore[arg-type]
-    low, high = "3.0 × 10¹¹ FLOPs", "2.0 × 10¹² FLOPs"
-    assert (
-        f"pico with the lowest loss goes from 16 tokens at {low} (64 is within its noise) to 64 tokens at {high}."
-        in said
-    )
-    assert f"At {high}, pico: 64 tokens is best" in said and f"At {high}, nano: 32 tokens is best, 8, 16" in said
-    assert f"8 tokens at {low} (32 is within its noise) to 32 tokens at {high} (8 is within its noise)." in said
+    assert "has no context curves" in text and "The runs" not in text
 
 
 def test_what_the_sweep_does_not_show_is_neither_circled_nor_called_an_optimum(tmp_path: Path) -> None:
@@ -245,8 +210,7 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
         if run.size == "pico":
             shutil.rmtree(sweep.run_folder(run.id).path)
     text = text_of(sweep.path, tmp_path)
-    assert "At no budget were the overall optimum and all its neighbours measured." in text
-    assert "The context of nano with the lowest loss goes from 64 tokens" in text
+    assert "no overall optimum is drawn: not all that is next to it was measured at this budget." in text
     landscapes = data_of(tmp_path / "page.html")["landscapes"]
     assert all(overall is None for one in landscapes for overall in one["overall"])
     assert any(circles for one in landscapes for circles in one["circles"])
@@ -254,8 +218,7 @@ def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -
 
 def test_the_shortest_or_longest_context_is_no_optimum(tmp_path: Path) -> None:
     text = text_of(write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), contexts=(512, 1024)).path, tmp_path)
-    assert "This is not an overall optimum: 512 is the shortest context that was tried." in text
-    assert "neighbours were all measured" not in text and "(512 tokens)" in text
+    assert "no overall optimum is drawn: 512 is the shortest context that was tried." in text and "(512 tokens)" in text
     for landscape in data_of(tmp_path / "page.html")["landscapes"]:
         assert not any(landscape["circles"]) and not any(landscape["overall"])
         said = [sentences[0] for sentences in landscape["sentences"]]
@@ -285,20 +248,6 @@ def test_names_of_users_are_text(tmp_path: Path) -> None:
     assert {trace["name"] for trace in traces} == {"&lt;b&gt;x&lt;b&gt;&amp;amp;"}
 
 
-def curve(tokenizer: str | None, bytes_per_token: float | None, group: str = "nano") -> CurveLine:
-    return CurveLine(
-        label=str(tokenizer),
-        group=group,
-        series=0,
-        context=64,
-        bins=[(1, 1), (2, 64)],
-        losses=[4.0, 2.0],
-        intervals=[(3.9, 4.1), (None, None)],
-        tokenizer=tokenizer,
-        bytes_per_token=bytes_per_token,
-    )
-
-
 def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
     (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
@@ -309,40 +258,8 @@ def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> No
     assert found.losses[:-1] == row["loss"][:-2]
 
 
-def test_curves_of_different_tokenizers_are_shown_per_byte_or_not_at_all() -> None:
-    assert per_byte_where_needed([curve("a", None), curve("a", None, "other runs")])[1] == "nats per token"
-    both, unit = per_byte_where_needed([curve("a", 4.0), curve("b", 2.0, "other runs")])
-    assert unit == "bits per byte"
-    assert both[0].losses == pytest.approx([4 / math.log(2) / 4, 2 / math.log(2) / 4])
-    assert both[1].losses[0] == pytest.approx(4 / math.log(2) / 2)
-    assert both[1].intervals == [
-        (pytest.approx(3.9 / math.log(2) / 2), pytest.approx(4.1 / math.log(2) / 2)),
-        (None, None),
-    ]
-    with pytest.raises(ConfigError, match="different tokenizers, whose nats per token are not comparable"):
-        per_byte_where_needed([curve("a", 4.0), curve("b", None, "other runs")])
-
-
-def test_other_runs_beside_the_sweep(sweep: Path, tmp_path: Path) -> None:
-    corpus = {"path": str(sweep.parent / "corpus")}
-    folder = write_curve(tmp_path / "other" / "evaluation" / "x-curve", "another", **corpus)
-    for given in (tmp_path / "other", folder):
-        data = SweepData(sweep, [given])
-        assert data.loss_unit == "bits per byte"  # a token of that corpus is a byte
-        assert data.curves[-1].group == "other runs" and data.curves[-1].label.startswith("other, measured on x")
-        assert data.curves[-1].losses[-1] == pytest.approx((2.5 + 1 / 128) / math.log(2))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty has no context curve to show beside the sweep"):
-        SweepData(sweep, [tmp_path / "empty"])
-    with pytest.raises(ConfigError, match="is a sweep, and a page is of one; make a page for each"):
-        SweepData(sweep, [sweep])
-    with pytest.raises(ConfigError, match="there is no folder .*nowhere; give a run"):
-        SweepData(sweep, [tmp_path / "nowhere"])
-
-
 def test_budgets_in_words() -> None:
     assert budget_words("flops", 1.26e15) == "1.3 × 10¹⁵ FLOPs"
     assert budget_words("flops", 9.99e9) == "1.0 × 10¹⁰ FLOPs"
     assert budget_words("seconds", 300) == "5.0 min of training"
-    assert budget_words("gpu_hours", 160) == "160 GPU-hours"
     assert budget_words("tokens", 8_192_000) == "8.19M tokens"

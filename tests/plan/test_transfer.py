@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise_plan import coordinates, transfer, transfer_settings
-from contextwise_plan.coordinates import Coordinate
+from contextwise_plan import transfer, transfer_settings
 from contextwise_plan.transfer import WidthRow, best_factor
-from contextwise_plan.transfer_settings import load_transfer, recipe_at
+from contextwise_plan.transfer_settings import load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -62,8 +60,7 @@ def fitted(corpus, tmp_path, slopes, start=0.0, **settings):
         [[(x - start - slope * np.log2(width / 16)) ** 2 for slope in slopes] for x in np.log2(given.factors)]
         for width in given.widths
     ]
-    flat = Coordinate("gate", dict.fromkeys(given.widths, 1.0), [0.01], Estimate(0.01, 0.0, 0.02))
-    return transfer.fitted(given, [flat], np.array(losses))
+    return transfer.fitted(given, np.array(losses))
 
 
 def test_one_rate_for_all_widths(corpus_folder, tmp_path):
@@ -74,11 +71,7 @@ def test_one_rate_for_all_widths(corpus_folder, tmp_path):
     assert result.factor.value == pytest.approx(1, abs=1e-6)
     assert result.factor.limits == pytest.approx((2 ** (-2 * half), 2 ** (2 * half)), rel=1e-3)
     assert [row.cost for row in result.rows] == pytest.approx([0, 0])
-    activations, rate, answer = result.sentences
-    assert activations == (
-        "Activations do not depend on the width: the largest slope in log-log, mean of 1 step, is +0.010 [+0.000, +0.020] "
-        "(gate)."
-    )
+    rate, answer = result.sentences
     assert rate.startswith("One rate suits all widths: with each doubling of the width the best rate is ")
     assert answer.startswith("At width 64: learning_rate 0.003 (the recipe's × 1 [0.84")
 
@@ -87,9 +80,9 @@ def test_a_rate_that_falls_with_the_width_is_continued(corpus_folder, tmp_path):
     result = fitted(corpus_folder, tmp_path, [-0.51, -0.5, -0.49])
     assert result.slope.value == pytest.approx(-0.5) and result.rows[1].best.value == pytest.approx(2**-0.5)
     assert result.factor.value == pytest.approx(2 ** (-0.5 * 2))
-    assert result.sentences[1].startswith("The best rate changes with the width: with each doubling")
-    assert "is multiplied by 0.707 [" in result.sentences[1]
-    assert result.sentences[2].startswith("At width 64: learning_rate 0.0015 (the recipe's × 0.5 [")
+    assert result.sentences[0].startswith("The best rate changes with the width: with each doubling")
+    assert "is multiplied by 0.707 [" in result.sentences[0]
+    assert result.sentences[1].startswith("At width 64: learning_rate 0.0015 (the recipe's × 0.5 [")
 
 
 def test_equal_slopes_are_continued_without_an_interval(corpus_folder, tmp_path):
@@ -97,12 +90,12 @@ def test_equal_slopes_are_continued_without_an_interval(corpus_folder, tmp_path)
     factors = [0.125, *FACTORS]
     result = fitted(corpus_folder, tmp_path, [-1, -1], widths=[16, 32, 64], to=128, factors=factors)
     assert result.factor.value == pytest.approx(0.125) and not result.factor.has_interval
-    assert "is open (the slopes of the 2 seeds are equal, so there is no interval): with each" in result.sentences[1]
+    assert "is open (the slopes of the 2 seeds are equal, so there is no interval): with each" in result.sentences[0]
 
 
 def test_slopes_that_differ_leave_it_open(corpus_folder, tmp_path):
     result = fitted(corpus_folder, tmp_path, [-0.6, 0.2])
-    assert "Whether one rate suits all widths is open (2 seeds do not tell)" in result.sentences[1]
+    assert "Whether one rate suits all widths is open (2 seeds do not tell)" in result.sentences[0]
     assert result.factor.value == pytest.approx(2 ** (-0.2 * 2))
     assert result.factor.low < 0.1 and result.factor.high > 1
 
@@ -124,13 +117,12 @@ def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
 def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path):
     given = load_transfer(values(corpus_folder, tmp_path, seeds=[0, 1]))
     losses = np.array([[[(x - 1) ** 2] * 2 for x in range(len(given.factors))], [[np.inf] * 2] * len(given.factors)])
-    flat = Coordinate("gate", dict.fromkeys(given.widths, 1.0), [0.01], Estimate(0.01, 0.0, 0.02))
-    result = transfer.fitted(given, [flat], losses)
+    result = transfer.fitted(given, losses)
     assert "No rate follows: at width 32 every factor diverged; give lower factors." in result.sentences
 
 
 @pytest.mark.long
-def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypatch):
+def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
     monkeypatch.setattr(transfer_settings, "FARTHEST", math.inf)  # one factor shall diverge at once
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
@@ -145,8 +137,6 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypa
     assert status == 0, errors
     result = json.loads(output)
     assert [row["width"] for row in result["rows"]] == [16, 32]
-    measured = {each["name"] for each in result["coordinates"]}
-    assert measured >= {"backbone", "predictor", "gate", "logits", "change of logits"}
     assert json.loads((contextwise.folder / "out/transfer.json").read_text()) == result
     losses = {}
     for run in map(RunFolder, (contextwise.folder / "out/runs").iterdir()):
@@ -166,7 +156,6 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypa
     assert result["slope"]["value"] == pytest.approx(slope)
     assert result["factor"]["value"] == pytest.approx(ends[1] * 2 ** (2 * slope))
     words = contextwise.words(line)
-    assert "Mean size of activations after the coordinate check" in words
     assert " ".join(result["sentences"]) in words
     status, _, errors = contextwise(f"{line} --set training.parametrization=mup")
     assert status == 2 and "out holds the transfer of another recipe (it differs in training.parametrization)" in errors
@@ -174,62 +163,6 @@ def test_the_verb_trains_checks_and_answers(corpus_folder, contextwise, monkeypa
     (contextwise.folder / "notes/mine.txt").write_text("mine")
     for dry in ("", " --dry-run"):
         contextwise.refused(line.replace("--out out", f"--out notes{dry}"), "notes is not empty and holds no transfer")
-
-
-def checked(settings):
-    """The coordinates at the widths of a transfer."""
-    recipes = {width: recipe_at(settings, width) for width in settings.widths}
-    return coordinates.coordinates(recipes, settings.steps, settings.check_seeds)
-
-
-def test_the_coordinate_check_reads_one_short_text(corpus_folder, tmp_path, monkeypatch):
-    shapes, measured = set(), coordinates._activations
-
-    def seen(model, input_ids):
-        shapes.add(tuple(input_ids.shape))
-        return measured(model, input_ids)
-
-    monkeypatch.setattr(coordinates, "_activations", seen)
-    monkeypatch.setattr(coordinates, "CHECK_TOKENS", 16)  # of windows of 32
-    checked(load_transfer(values(corpus_folder, tmp_path, widths=[16], steps=2)))
-    assert shapes == {(1, 16)}
-
-
-def test_slopes_over_the_widths_by_hand():
-    """Three seeds whose sizes are powers of the width: exponents 0.1, 0.2 and 0.3 at the first step, 0 at the second."""
-    exponents_ST = np.array([[0.1, 0.0], [0.2, 0.0], [0.3, 0.0]])
-    logs_WST = np.log([16, 64])[:, None, None] * exponents_ST
-    found = coordinates._coordinate("gate", [16, 64], logs_WST)
-    assert found.slopes == pytest.approx([0.2, 0.0])
-    half = 4.3027 * 0.05 / 3**0.5  # the t-interval of 0.05, 0.1 and 0.15
-    assert found.slope.limits == pytest.approx((0.1 - half, 0.1 + half), rel=1e-4)
-    assert found.sizes == pytest.approx({16: 1, 64: 1})
-
-
-@pytest.mark.parametrize(
-    ("name", "slope", "verdict"),
-    [
-        ("gate", Estimate(-0.04, -0.09, 0.01), "Activations do not depend"),
-        ("gate", Estimate(-0.04, -0.2, 0.12), "Whether activations depend on the width is open: .* −0.040"),
-        ("gate", Estimate(-0.3, -0.4, -0.2), "Activations depend"),
-        ("gate", Estimate(-0.3, -0.7, 0.1), "Whether activations depend on the width is open"),
-        ("change of logits", Estimate(-0.5, -0.6, -0.4), "Activations do not depend"),  # random logits fall under µP
-        ("change of logits", Estimate(0.5, 0.4, 0.6), "Activations depend"),
-    ],
-)
-def test_the_verdict_on_activations(corpus_folder, tmp_path, name, slope, verdict):
-    given = load_transfer(values(corpus_folder, tmp_path))
-    flat = Coordinate("backbone", {16: 1.0, 32: 1.0}, [0.0], Estimate(0.0, 0.0, 0.0))
-    sloped = Coordinate(name, {16: 1.0, 32: 1.0}, [slope.value], slope)
-    result = transfer.fitted(given, [flat, sloped], np.ones((2, 5, 2)))
-    assert re.match(verdict, result.sentences[0])
-
-
-def test_a_decided_slope_counts_more_than_a_larger_one_that_is_open(corpus_folder, tmp_path):
-    decided, wide = Estimate(0.4, 0.35, 0.45), Estimate(0.5, -0.1, 1.1)
-    found = [Coordinate(name, {16: 1.0, 32: 1.0}, [0.0], slope) for name, slope in (("a", decided), ("b", wide))]
-    result = transfer.fitted(load_transfer(values(corpus_folder, tmp_path)), found, np.ones((2, 5, 2)))
-    assert re.match(r"Activations depend on the width.*\(a\)\.", result.sentences[0])
 
 
 @pytest.mark.parametrize(
@@ -260,7 +193,7 @@ def test_a_factor_multiplies_the_recipes_own_rate_at_every_width(corpus_folder, 
     own = settings.own_recipe.learning_rate
     for run in transfer.search_runs(settings).runs:
         assert run.recipe().learning_rate == pytest.approx(own * float(run.arm.split("x")[1]))
-    assert {transfer.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
+    assert {transfer_settings.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
 
 
 @pytest.mark.parametrize(
@@ -282,30 +215,6 @@ def test_recipes_without_another_width_or_a_loss_are_refused(corpus_folder, tmp_
     given["recipe"] |= recipe
     with pytest.raises((ConfigError, DataError), match=sentence):
         load_transfer(given)
-
-
-@pytest.mark.slow
-def test_mup_keeps_the_sizes_of_activations(corpus_folder, tmp_path):
-    """Under the standard parametrization they grow with the width; under µP they do not: backbone, predictor and gate."""
-    for name, most in (("standard", None), ("mup", 0.15)):
-        given = values(corpus_folder, tmp_path, widths=[32, 128])
-        given["recipe"]["training"] |= {"parametrization": name, "mup_base_width": 32, "learning_rate": 1e-2}
-        found = {each.name: each.slope.value for each in checked(load_transfer(given))}
-        for part in ("backbone", "predictor", "gate"):
-            assert abs(found[part]) < most if most else found[part] > 0.2, (name, part, found[part])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("head", "parts"), [("layer", ["backbone", "head"]), ("linear", ["backbone"])])
-def test_the_heads_of_several_tokens_are_checked(corpus_folder, tmp_path, head, parts):
-    """The last of three heads: its block, and the logits of all further heads; under µP neither grows with the width."""
-    given = values(corpus_folder, tmp_path, widths=[32, 128])
-    given["recipe"]["training"] |= {"parametrization": "mup", "mup_base_width": 32, "learning_rate": 1e-2}
-    given["recipe"]["model"].pop("context_predictor")
-    given["recipe"]["model"]["multi_token"] = {"future_tokens": 3, "head": head}
-    found = {each.name: each for each in checked(load_transfer(given))}
-    assert [name for name in found if f"change of {name}" in found] == [*parts, "logits", "further logits"]
-    assert all(abs(found[part].slope.value) < 0.15 for part in parts) and found["further logits"].excess < 0.05
 
 
 def test_more_seeds_than_a_machine_can_count_are_refused(contextwise):

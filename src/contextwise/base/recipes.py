@@ -26,8 +26,7 @@ class RecipeKind:
         settings: class of what the file holds, ``MODULE:NAME``; empty if it is another class for each file.
         resolved: file of a folder that the verb made; empty if the folder has no page of its own.
         page: function that writes the page of such a folder or of a table, ``MODULE:NAME``; its arguments are their path, that
-            of the page, ``others`` (runs that are shown beside it) and ``tables`` (a folder for tables as CSV files, or None);
-            it returns the CSV files.
+            of the page, and ``tables`` (a folder for tables as CSV files, or None); it returns the CSV files.
         tables: whether the page can be made of one file as well.
     """
 

@@ -275,11 +275,7 @@ class ReportJson(TypedDict):
 def report(
     runs: Annotated[
         list[Path],
-        Argument(
-            help=f"Run folders, finished or not; or the folder or the table of {PAGED}, and after it runs whose context "
-            "curves are shown beside its own.",
-            metavar="RUN_OR_FOLDER",
-        ),
+        Argument(help=f"Run folders, finished or not; or the folder or the table of {PAGED}.", metavar="RUN_OR_FOLDER"),
     ],
     out: Annotated[
         Path | None,
@@ -310,7 +306,11 @@ def report(
     if kind is not None:
         if label is not None:
             raise ConfigError(f"--label chooses an evaluation of runs, and a {name} has none; leave it out")
-        _show_files([page, *object_named(kind.page)(first, page, others=runs[1:], tables=csv)], as_json)
+        if len(runs) > 1:
+            raise ConfigError(
+                f"{first} is a {name}, whose page is of it alone; leave {runs[1]} out, or make a page of each"
+            )
+        _show_files([page, *object_named(kind.page)(first, page, tables=csv)], as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         if (made := first / "report.html").is_file():  # a trial, or another that writes its page itself

@@ -141,7 +141,6 @@ def prepare(
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import is_corpus
     from contextwise.data.near_copies import split_overlap
-    from contextwise.data.prepare import prepared_json
 
     options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started, existed = time.perf_counter(), is_corpus(out) and not overwrite
@@ -153,7 +152,9 @@ def prepare(
     held_out = [name for name in manifest["splits"] if name != "train" and compared]
     overlaps = [split_overlap(Corpus.open(out, "train"), Corpus.open(out, name)) for name in held_out]
     if as_json:
-        show_json(prepared_json(corpus, overlaps, seconds))
+        kept = set(manifest) & {"tokenizer", "dtype", "splits", "skipped", "deduplicated", "columns_as_json"}
+        about = {"path": corpus.path, "fingerprint": corpus.fingerprint, "overlaps": overlaps, "seconds": seconds}
+        show_json(about | {name: manifest[name] for name in sorted(kept)})
     else:
         _show_prepared(corpus, None if existed else seconds)
     for found in overlaps:

@@ -14,14 +14,12 @@ from typing import Any, BinaryIO
 from contextwise.base.errors import DataError, misspelt, one_line, refuse_pipe
 from contextwise.base.schemas import object_of
 
-UNREAD = (".bz2", ".xz", ".zst", ".lz4")
-"""Suffixes of compressed files that are not read."""
+UNREAD = (".bz2", ".xz", ".zst", ".lz4")  # suffixes of compressed files that are not read
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
 _DECODER = json.JSONDecoder(object_pairs_hook=object_of)
-LONGEST_LINE = 2**28
-"""Bytes, unpacked."""
+LONGEST_LINE = 2**28  # bytes, unpacked
 
 
 @contextlib.contextmanager
@@ -78,15 +76,14 @@ def has_half_a_pair(value: Any, content: bytes) -> bool:
     return False
 
 
-def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
+def json_entries(path: Path) -> Iterator[tuple[str, bytes]]:
     """Iterate over the JSON texts of a file: its lines, split only on ``\\n``, or the items of a JSON list.
 
-    Yields the location, the content, and the share of the file read so far. Blank lines are skipped; ``.gz`` is decompressed.
+    Yields the location and the content. Blank lines are skipped; ``.gz`` is decompressed.
 
     Raises:
         ValueError: the file begins as a JSON list but is not valid; the message is a predicate, "is not ...".
     """
-    size = max(1, path.stat().st_size)
     with path.open("rb") as raw, unpacked(raw, path) as file:
         started = False
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), start=1):
@@ -96,11 +93,11 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes, float]]:
             if content.startswith(b"[") and not started:
                 items = parse_json(b"\n" * (number - 1) + line.removeprefix(codecs.BOM_UTF8) + file.read())
                 for index, item in enumerate(items, start=1):
-                    yield f"{path} entry {index:,}", json.dumps(item).encode(), index / len(items)
+                    yield f"{path} entry {index:,}", json.dumps(item).encode()
                 return
             if content:
                 started = True
-                yield f"{path}:{number}", content, raw.tell() / size
+                yield f"{path}:{number}", content
 
 
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:

@@ -24,10 +24,8 @@ COMPARED = 8
 """Documents of a band that others are compared with."""
 BANDS, ROWS = 20, 6
 """Of the 120 minima of a document: it is compared with those that have all minima of one band."""
-DOUBT = 0.1
-"""By how much the share of equal minima may be below the similarity, about three standard errors at 0.8."""
-COPIED = 0.5
-"""A text that shares this share of its n-grams counts as copied."""
+DOUBT = 0.1  # by how much the share of equal minima may be below the similarity, about three standard errors at 0.8
+COPIED = 0.5  # a text that shares this share of its n-grams counts as copied
 COPIED_BYTES, LONGEST = 40, 64
 """Bytes of text that an n-gram must hold to say that a document is copied: 13 bytes are two words, which any text shares. And
 the most tokens of such an n-gram."""

@@ -16,9 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
-
-import numpy as np
+from typing import Any, NotRequired, TypedDict
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
@@ -54,48 +52,22 @@ EXAMPLES = 5
 
 
 class PrepareJson(TypedDict):
-    """A prepared corpus; ``fingerprint`` is that of the split in which it is opened, the training split if there is one.
+    """A prepared corpus, with what its manifest says; ``fingerprint`` is that of the split in which it is opened.
 
-    ``near_copies`` counts the documents that --deduplicate left out; ``overlaps`` are of held-out splits with the training
-    documents, where these are few enough to be compared.
+    ``deduplicated`` is what --deduplicate left out; ``overlaps`` are of held-out splits with the training documents, where
+    these are few enough to be compared.
     """
 
     path: Path
     fingerprint: str
-    tokenizer: str
-    vocabulary: int | None
+    tokenizer: dict[str, Any]
     dtype: str
     splits: dict[str, SplitJson]
-    bad_records: int
-    empty_texts: int
-    near_copies: int | None
+    skipped: dict[str, int]
+    deduplicated: NotRequired[dict[str, Any]]
     overlaps: list[Overlap]
     columns_as_json: list[str]
     seconds: float
-
-
-def prepared_json(corpus: Corpus, overlaps: list[Overlap], seconds: float) -> PrepareJson:
-    """What was prepared, as JSON values."""
-    manifest = corpus.manifest
-    return PrepareJson(
-        path=corpus.path,
-        fingerprint=corpus.fingerprint,
-        tokenizer=manifest["tokenizer"]["name"],
-        vocabulary=corpus.vocab_size,
-        dtype=manifest["dtype"],
-        splits={
-            name: SplitJson(
-                documents=split["documents"], tokens=split["tokens"], bytes=split["bytes"], lost=split["lost"]
-            )
-            for name, split in manifest["splits"].items()
-        },
-        bad_records=manifest["skipped"]["bad"],
-        empty_texts=manifest["skipped"]["empty"],
-        near_copies=manifest["deduplicated"]["left_out"] if "deduplicated" in manifest else None,
-        overlaps=overlaps,
-        columns_as_json=manifest["columns_as_json"],
-        seconds=seconds,
-    )
 
 
 @checked
@@ -337,10 +309,7 @@ def encode_documents(documents: list[CountedDocument], tokenizer: CorpusTokenize
     texts = [document.text for document in documents]
     ids = tokenizer.encode(texts)
     lost = ~tokenizer.gives_back(texts, ids)
-    unknown = [
-        int(np.count_nonzero(tokens == tokenizer.unknown)) if out else 0 for tokens, out in zip(ids, lost, strict=True)
-    ]
-    return list(map(Encoded, documents, ids, lost.tolist(), unknown))
+    return list(map(Encoded, documents, ids, lost.tolist()))
 
 
 def _tokenize(

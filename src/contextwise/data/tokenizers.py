@@ -64,9 +64,7 @@ class CorpusTokenizer:
         self.dtype = np.dtype(np.uint16 if self.vocab_size <= 2**16 else np.uint32)
         self.piece = PIECE if _may_be_cut(self.backend) else None
         self._never_in_text = np.array(sorted({self.end_of_text, *hidden}), self.dtype)
-        settings = settings_of(self._decoder)
-        self.unknown = _unknown_id(settings["model"], self._decoder)
-        self._every_byte = _has_every_byte(settings)
+        self._every_byte = _has_every_byte(settings_of(self._decoder))
 
     @property
     def start(self) -> str | None:

@@ -209,14 +209,6 @@ class ModelSpec:
             inputs["attention_mask"] = as_attention_mask(allowed, model)
         return inputs
 
-    def watched(self, model: Any) -> dict[str, nn.Module]:
-        """Parts beside backbone and context predictor whose activations tell whether training works at any width, by name."""
-        return {}
-
-    def logits(self, model: Any, input_ids: Tensor) -> dict[str, Tensor]:
-        """Compute the logits of every head of a decoder, by name."""
-        return {"logits": model(input_ids=input_ids, use_cache=False).logits}
-
 
 class DecoderSpec(ModelSpec):
     """A stock decoder; torch counts the operations of its blocks if there is no adapter for its family.

@@ -13,7 +13,6 @@ from contextwise.base.hashes import model_digest
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.data.corpus import Corpus
-from contextwise.data.metadata import texts_digest
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
 
@@ -78,13 +77,13 @@ def _of_corpora(recipe: Recipe, data: CorpusData) -> Iterator[tuple[str, str]]:
         yield role, corpus.fingerprint
         for column in of_objectives:
             if column in corpus.columns:
-                yield f"{role}: column {column}", texts_digest(corpus, [column])
+                yield f"{role}: column {column}", corpus.metadata_digest([column])
         if role == "train":
-            yield from ((name, texts_digest(corpus, list(own))) for name, own in columns.items())
+            yield from ((name, corpus.metadata_digest(own)) for name, own in columns.items())
         elif role == "loss":
             for name, own in columns.items():
                 with contextlib.suppress(ContextwiseError):  # the run has no validation then
-                    yield f"{name} of the validation split", texts_digest(corpus, list(own))
+                    yield f"{name} of the validation split", corpus.metadata_digest(own)
 
 
 def start_digest(source: str) -> str | None:

@@ -15,10 +15,10 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
-from contextwise.data.metadata import as_english
 from contextwise_evals.input_files import read_value
 from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
+from contextwise_papers.cue.english import as_english
 from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
 

@@ -101,9 +101,8 @@ class StandardDefinitions(Source):
         self.part = part
 
     def records(self, text_field: str) -> Iterator[Document]:
-        modules, seen = stdlib_files(), set[str]()
-        for index, (module, path) in enumerate(modules):
-            self.done = (index + 1) / len(modules)
+        seen = set[str]()
+        for module, path in stdlib_files():
             for definition in _definitions_in(path):
                 if definition.text in seen:
                     continue

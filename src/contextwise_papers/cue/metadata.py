@@ -10,8 +10,8 @@
    metadata.
 
 In each epoch a share of the documents has metadata. It is text in lines ``name: value``, with an empty line between it and the
-document; dates and lists are written as CUE's contexts are (:func:`~contextwise.data.metadata.as_english`). A document without
-any of the columns has none.
+document; dates and lists are written as CUE's contexts are (:func:`~contextwise_papers.cue.english.as_english`). A document
+without any of the columns has none.
 """
 
 from __future__ import annotations

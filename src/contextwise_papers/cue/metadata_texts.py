@@ -6,8 +6,8 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
-from contextwise.data.metadata import column_texts
 from contextwise.data.tokenizers import CorpusTokenizer
+from contextwise_papers.cue.english import column_texts
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus

@@ -18,12 +18,12 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Seeds, with_overrides
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.data.metadata import column_texts
 from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
 from contextwise_papers.cue.contexts import ContextSets, Further, open_text_encoder, settings_of, stored, trained_types
+from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
 from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.item import ItemMeasure

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.metadata import column_texts
 from contextwise.objectives.objective import NO_LOSS, Examples
+from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 

@@ -56,7 +56,6 @@ class Instructions(Source):
     def records(self, text_field: str) -> Iterator[Record]:
         """Iterate over the formatted texts; ``text_field`` has no effect, since Alpaca's fields have fixed names."""
         for number, record in enumerate(self.source.records("output"), start=1):
-            self.done = self.source.done
             if isinstance(record, BadRecord):
                 yield BadRecord(record.where, record.why.replace("; text_field names another", ""))
             else:

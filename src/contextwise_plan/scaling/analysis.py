@@ -1,19 +1,15 @@
 """From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
 
-R² does not distinguish forms: the fall of the loss in training is most of its variance, and every form has that. Each form is
-fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its points; that
-of a form is the geometric mean over runs, so that a run at the edge of the grid, which has to be extrapolated, does not decide
-alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
+R² does not distinguish forms: each is fitted without one run in turn and predicts that run. The error of a run is the root mean
+square of ln L over its points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not
+decide alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
 significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
-
-The error on held-out budgets is reported too: all runs are fitted on the first third of their tokens. It decides nothing, since
-the points of a run are correlated: a form that overfits a run in its first third looks better there.
 
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.special import ndtri
@@ -21,17 +17,13 @@ from scipy.special import ndtri
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import mean_estimate, percentile_interval
-from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search, widened_residuals
+from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search
 from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
 from contextwise_plan.scaling.observations import Observations, check_enough
 
 CONFIDENCE = 0.9
-LATE = 1 / 3
-"""Points after this share of a run's tokens are held out as the largest budgets."""
-APART = 2.0
-"""Standard errors of a difference from which on two forms differ significantly."""
-SAME = 1e-6
-"""Errors of ln L below this are equal."""
+APART = 2.0  # standard errors of a difference from which on two forms differ significantly
+SAME = 1e-6  # errors of ln L below this are equal
 LAW_ERROR = 0.012
 """Standard deviation of ln L that a law is off at e times the largest FLOPs of its sweep, beside what its ensemble varies by.
 
@@ -45,7 +37,6 @@ class Score:
     Attributes:
         theta: (S, P) the fit to all points first, then other minima.
         fitted: error on the points it was fitted to.
-        held_out_budgets: error on budgets it had not seen.
         errors: (G,) of each run when it is held out; ``logs``: their ln, where smaller ones count as :data:`SAME`; ``error``:
             their geometric mean.
         sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
@@ -55,28 +46,19 @@ class Score:
         theta = search(form, data)
         runs = np.arange(len(observed.runs))
         inside = (observed.run[None] == runs[:, None]).astype(np.float64)  # (G, n)
-        last = np.array([observed.tokens[observed.run == run].max() for run in runs])
-        late = (observed.tokens > LATE * last[observed.run]).astype(np.float64)
-        if (inside * (1 - late)).sum(1).min() == 0:
-            late = (observed.tokens == last[observed.run]).astype(np.float64)
-        without = refit(form, data, np.concatenate([1 - inside, 1 - late[None]]), theta[:2])
+        without = refit(form, data, 1 - inside, theta[:2])
 
         def squares(theta: Array) -> Array:
             return (np.log(form.value_and_slope(theta, data.features)[0]) - data.log_loss) ** 2
 
-        def errors(squares: Array, points: Array) -> Array:
-            """Root mean square over the points of each run that ``points`` (G, n) marks."""
-            return np.asarray(np.sqrt((squares * points).sum(1) / points.sum(1)))
+        def errors(squares: Array) -> Array:
+            """Root mean square over the points of each run."""
+            return np.asarray(np.sqrt((squares * inside).sum(1) / inside.sum(1)))
 
-        def mean(errors: Array) -> float:
-            return float(np.exp(np.log(np.maximum(errors, 1e-12)).mean()))
-
-        held_out = squares(without)
-        self.form, self.theta, self.errors = form, theta, errors(held_out[:-1], inside)
+        self.form, self.theta, self.errors = form, theta, errors(squares(without))
         self.logs: Array = np.log(np.maximum(self.errors, SAME))
         self.error = float(np.exp(self.logs.mean()))
-        self.fitted = mean(errors(squares(theta[:1]), inside))
-        self.held_out_budgets = mean(errors(held_out[-1:], inside * late))
+        self.fitted = float(np.exp(np.log(np.maximum(errors(squares(theta[:1])), 1e-12)).mean()))
         middle = {name: np.zeros_like(x) if "l" in name else x for name, x in data.features.items()}
         anywhere, there = (np.log(form.value_and_slope(theta[:1], x)[0]) for x in (data.features, middle))
         self.sees_context = bool(np.abs(anywhere - there).max() > SAME)
@@ -96,7 +78,7 @@ def compare_forms(observed: Observations) -> list[Score]:
     if runs < least:
         raise DataError(
             f"the sweep has {runs} runs of different size, context and seed, but a law of the training context needs at least "
-            f"{least}: add contexts or seeds{_measured(observed)}"
+            f"{least}: add contexts or seeds{observed.findings()}"
         )
     return [Score(form, data, observed) for form in forms if len(form.parameters) < runs + 2]
 
@@ -170,33 +152,8 @@ def ensemble_estimate(
     return Estimate(float(value), *limits, n=len(samples), method=method, confidence=confidence)
 
 
-class FormJson(TypedDict):
-    """A form of the law and its errors of ln L on points that were fitted and on held-out ones."""
-
-    form: str
-    formula: str
-    numbers: int
-    seen: float
-    unseen_runs: float
-    unseen_budgets: float | None
-    in_intervals: bool
-
-
-class ResidualJson(TypedDict):
-    """A measured point and how far it lies off the law."""
-
-    run: str
-    size: str
-    context: float
-    parameters: float
-    tokens: float
-    flops: float
-    loss: float
-    residual: float
-
-
 class LawJson(TypedDict):
-    """:class:`Analysis` as JSON."""
+    """:class:`Analysis` as JSON: the forms with their errors of ln L, and every measured point with its residual."""
 
     form: str
     formula: str
@@ -210,8 +167,8 @@ class LawJson(TypedDict):
     exponent: Preference | None
     parameters: dict[str, Estimate]
     at_bounds: list[str]
-    forms: list[FormJson]
-    residuals: list[ResidualJson]
+    forms: list[dict[str, Any]]
+    residuals: list[dict[str, Any]]
 
 
 class Analysis:
@@ -224,7 +181,6 @@ class Analysis:
         law: the fit of the chosen form; ``own``: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
-        run_effects: (G,) mean deviation of each run from the law, widened by its leverage.
 
     Raises:
         DataError: the points do not determine a law of the context.
@@ -249,10 +205,8 @@ class Analysis:
         mixed += [widened(score.form, theta) for score, theta in zip(self.tied[1:], others, strict=True)]
         self.law, self.own = (Law(chosen.form, theta, observed.centre) for theta in (chosen.theta[0], own))
         self.ensemble = Law(EVERY, np.concatenate(mixed), observed.centre)
-        wide = widened_residuals(chosen.form, chosen.theta[0], data, observed.run)
         fitted = np.log(chosen.form.value_and_slope(chosen.theta[:1], data.features)[0][0])
         self.residuals: Array = data.log_loss - fitted
-        self.run_effects = np.array([wide[observed.run == run].mean() for run in range(len(observed.runs))])
 
     def parameters(self) -> dict[str, Estimate]:
         """The law's parameters, in the formula's own units."""
@@ -289,7 +243,6 @@ class Analysis:
                     "numbers": len(score.form.parameters),
                     "seen": score.fitted,
                     "unseen_runs": score.error,
-                    "unseen_budgets": score.held_out_budgets,
                     "in_intervals": any(score is tied for tied in self.tied),
                 }
                 for score in self.scores
@@ -318,19 +271,6 @@ class Analysis:
         error = LAW_ERROR * np.log(max(reach, 1.0)) * normal
         return np.asarray(log_losses + error.reshape(-1, *[1] * (log_losses.ndim - 1)))
 
-    def one_run(self, log_losses: Array) -> Array:
-        """(R, ...) ln losses of the ensemble with a random effect of one new run each, to compare with a measurement."""
-        draw, count = np.random.default_rng(self.seed + 1), len(log_losses)
-        effects = self.run_effects[draw.integers(len(self.run_effects), size=count)]
-        effects = effects * draw.choice([-1.0, 1.0], size=count)
-        return log_losses + effects.reshape(-1, *[1] * (log_losses.ndim - 1))
-
-
-def _measured(observed: Observations) -> str:
-    """What the sweep shows without a law, for errors."""
-    said = " ".join(observed.landscape().findings())
-    return f". Measured, without a law: {said}" if said else ""
-
 
 def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     constant = scores[0]
@@ -340,11 +280,11 @@ def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     if min(blind.error, seeing.error) >= constant.error:
         raise DataError(
             f"no law predicts held-out runs better than a constant does (error of ln L {seeing.error:.4f} against "
-            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{_measured(observed)}"
+            f"{constant.error:.4f}): the sweep is too small or too noisy for a plan; add runs or tokens{observed.findings()}"
         )
     if blind.error <= seeing.error:
         raise DataError(
             "the sweep does not show what a longer training context is worth: a law that leaves it out predicts held-out runs "
             f"as well (error of ln L {blind.error:.3g} against {seeing.error:.3g}); add contexts, seeds or "
-            f"tokens{_measured(observed)}"
+            f"tokens{observed.findings()}"
         )

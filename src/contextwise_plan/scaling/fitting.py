@@ -2,15 +2,11 @@
 
 All fits of one kind (the starts of a search, the runs left out in turn, the resamples of a bootstrap) are solved side by side
 by one Levenberg-Marquardt iteration inside bounds, with exact derivatives: a Huber loss is a least-squares loss whose
-weights are renewed at every step. It converges to the last digits, where a quasi-Newton method on the same objective, stopped
-by a loose tolerance, ends early in the flat valley between E and the exponents (docs/results/planning.md).
+weights are renewed at every step. It converges to the last digits (docs/results/planning.md).
 
-The uncertainty comes from a wild bootstrap over whole runs. The points of a run share its seed and its order of data, so their
-residuals are correlated and are kept together: in each resample the residuals of a run are all multiplied by one random number
-of mean 0 and variance 1 (Webb's six values) and added to the fitted losses again. Drawing runs with replacement instead would
-drop cells of a grid that has one run in each, and the law with them. A fit that has bent towards a run has residuals that are
-too small. They are widened by the run's leverage, (1 - H)^-1 in the place of 1 - H (the cluster-robust correction CR3 of the
-econometrics of few clusters); without, intervals are too narrow.
+The uncertainty comes from a wild bootstrap over whole runs, whose residuals are correlated: in each resample those of a run are
+all multiplied by one random number of mean 0 and variance 1 (Webb's six values) and added to the fitted losses again. They are
+widened by the run's leverage, (1 - H)^-1 in the place of 1 - H (the cluster-robust correction CR3).
 
 Legend: R fits side by side, G runs, P parameters, n points.
 """
@@ -24,10 +20,8 @@ from scipy.optimize import nnls
 
 from contextwise_plan.scaling.forms import Array, Form
 
-HUBER = 0.01
-"""Residuals of ln L beyond this (1% of the loss) count linearly."""
-STARTS = 24
-"""Starts that are followed to their end."""
+HUBER = 0.01  # residuals of ln L beyond this (1% of the loss) count linearly
+STARTS = 24  # starts that are followed to their end
 ITERATIONS = 300
 TOLERANCE = 1e-9
 RESAMPLES = 200

@@ -18,10 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
-SHARE = (np.log(1e-7), np.log(1e3))
-"""Bounds of the logarithm of a term in the middle of the data, nats."""
-FALL = (-3.0, -0.02)
-"""Bounds of the power of a variable that lowers the loss."""
+SHARE = (np.log(1e-7), np.log(1e3))  # bounds of the logarithm of a term in the middle of the data, nats
+FALL = (-3.0, -0.02)  # bounds of the power of a variable that lowers the loss
 
 
 @dataclass(frozen=True)
@@ -127,8 +125,7 @@ SEVERAL_SIZES = (
 
 EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FALLING, FASTER)))
 """Contains all the others, so that laws of several forms can be in one ensemble."""
-ABSENT = -300.0
-"""Logarithm of the scale of a term that a form does not have."""
+ABSENT = -300.0  # logarithm of the scale of a term that a form does not have
 
 
 def widened(form: Form, theta: Array) -> Array:

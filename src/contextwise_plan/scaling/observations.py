@@ -30,22 +30,17 @@ from contextwise.base.schemas import Count, built, json_schema, mismatch
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.hyperparameters import in_steps
-from contextwise_plan.optimum import Cell, Landscape, cells
+from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array
 from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, sweep_folders
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
-from contextwise_plan.tracks import tracks
 
-EARLY = 0.05
-"""Share of a run's tokens before which its points are left out."""
+EARLY = 0.05  # share of a run's tokens before which its points are left out
 WARM_UPS = 2
 """Points before this multiple of the warm-up are left out."""
 FEWEST_BUDGETS = 3
-EQUAL = 1.05
-"""Runs are whole steps: their FLOPs are the budget's up to this factor."""
 _SHOWN = 5
-RATE = "training.learning_rate"
-"""May differ between model sizes, not within one."""
+RATE = "training.learning_rate"  # may differ between model sizes, not within one
 VARIED = {"name", "seed", "data.context"}
 VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
 VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
@@ -60,34 +55,30 @@ OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
 class Observations:
     """Points as columns, n of them.
 
-    Attributes:
-        run: (n,) index into ``runs``: one for each size, context and seed, with the id of the longest.
-        size: (n,) index into ``sizes``, which ascend by parameters.
-        context, parameters, tokens, flops, seconds, loss: (n,) float64. The parameters are those of the size: the fewest
-            among its runs, since learned positions add to them with the context but compute nothing.
-        model: ``model`` of a recipe for each size, by name.
-        left_out: how many early points were left out.
-        constant_rate: whether the points are readings at a constant learning rate.
-        points: the n points themselves; shown: with those that were left out, as the sweep's page shows them, if there are any.
-        planned: all training contexts of each size, also those that were not measured.
+    The parameters are those of the size: the fewest among its runs, since learned positions add to them with the context but
+    compute nothing.
     """
 
-    run: NDArray[np.int64]
-    size: NDArray[np.int64]
-    context: Array
+    run: NDArray[np.int64]  # (n,) index into ``runs``
+    size: NDArray[np.int64]  # (n,) index into ``sizes``
+    context: Array  # (n,), as those that follow
     parameters: Array
     tokens: Array
     flops: Array
     seconds: Array
     loss: Array
-    runs: list[str]
-    sizes: list[str]
-    model: dict[str, dict[str, Any]]
-    left_out: int = 0
-    constant_rate: bool = False
-    points: tuple[SweepPoint, ...] = ()
-    shown: tuple[SweepPoint, ...] = ()
-    planned: dict[str, list[int]] = field(default_factory=dict)
+    runs: list[str]  # one for each size, context and seed, with the id of the longest
+    sizes: list[str]  # by parameters
+    model: dict[str, dict[str, Any]]  # ``model`` of a recipe for each size, by name
+    left_out: int = 0  # how many early points
+    constant_rate: bool = False  # whether the points are readings at a constant learning rate
+    points: tuple[SweepPoint, ...] = ()  # the n points themselves
+    shown: tuple[
+        SweepPoint, ...
+    ] = ()  # with those that were left out, as the sweep's page shows them, if there are any
+    planned: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # all training contexts of each size, also unmeasured ones
 
     def __len__(self) -> int:
         return len(self.run)
@@ -104,6 +95,11 @@ class Observations:
     def landscape(self, unit: str = "flops") -> Landscape:
         """The losses and optima over the budgets, as the page of the sweep shows them."""
         return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes})
+
+    def findings(self, unit: str = "flops") -> str:
+        """What the points show without a law, to end a message with."""
+        said = " ".join(self.landscape(unit).findings())
+        return f". Measured, without a law: {said}" if said else ""
 
     @property
     def size_parameters(self) -> Array:
@@ -220,39 +216,6 @@ def check_enough(observed: Observations) -> None:
             f"{FEWEST_BUDGETS} at least are needed to separate data from context; give every size and context more budgets, or "
             "at a constant rate measure more often"
         )
-
-
-def budgets_of(observed: Observations) -> list[float]:
-    """The budgets of a sweep in FLOPs, ascending: each the smallest of the points within :data:`EQUAL` of it."""
-    budgets = list[float]()
-    for flops in np.unique(observed.flops).tolist():
-        if not budgets or flops > budgets[-1] * EQUAL:
-            budgets.append(flops)
-    return budgets
-
-
-def common_budgets(observed: Observations, size: int) -> Array:
-    """Eight budgets in FLOPs that the runs of all contexts of a size have in common, log-spaced and ascending; may be empty."""
-    mine = observed.size == size
-    contexts = np.unique(observed.context[mine])
-    spent = [observed.flops[mine & (observed.context == context)] for context in contexts]
-    low, high = max(values.min() for values in spent), min(values.max() for values in spent)
-    if len(contexts) < 3 or low >= high:
-        return np.zeros(0)
-    return np.geomspace(low, high, 8)
-
-
-def cells_at(observed: Observations, size: int, budget: float, unit: str = "flops") -> list[Cell]:
-    """The contexts of a size that reached a budget, ascending, as a sweep's page has them."""
-    own = [point for point in observed.points if point.size == observed.sizes[size]]
-    return sorted(cells(tracks(own, unit), budget), key=lambda cell: cell.context)
-
-
-def measured(observed: Observations, size: int, budget: float, unit: str = "flops") -> tuple[Array, Array]:
-    """The contexts of a size that reached a budget, ascending, and their losses there, in nats."""
-    at_budget = cells_at(observed, size, budget, unit)
-    contexts = np.array([cell.context for cell in at_budget], dtype=np.float64)
-    return contexts, np.array([cell.loss for cell in at_budget])
 
 
 def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:

@@ -24,16 +24,11 @@ COARSE, FINE, ZOOMS = 49, 9, 8
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a training token.
+    """Cost of a training token."""
 
-    Attributes:
-        sizes: (S,) parameters, ascending.
-        base, slope: (S,) cost of a token without attention, and for a token of context.
-    """
-
-    sizes: Array
-    base: Array
-    slope: Array
+    sizes: Array  # (S,) parameters, ascending
+    base: Array  # (S,) cost of a token without attention
+    slope: Array  # (S,) and for a token of context
 
     def per_token(self, parameters: ArrayLike, context: ArrayLike) -> Array:
         """Cost of a token; shapes broadcast."""

@@ -12,20 +12,17 @@ import numpy as np
 import plotly.graph_objects as go
 
 from contextwise.base.estimates import count, counted
-from contextwise.data.document_lengths import DocumentLengths, in_tokens, token_count
+from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
 from contextwise_plan.sweeps.page_data import CurveLine, SweepData
 from contextwise_plan.tracks import budget_words, power_of_ten
 
-UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "gpu_hours": "GPU-hours", "tokens": "tokens"}
-APART = 0.06
-"""Distance, in doublings, between lines at the same context, so that none hides another."""
-DECADES = 2.0
-"""Of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for."""
+UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "tokens": "tokens"}
+APART = 0.06  # distance, in doublings, between lines at the same context, so that none hides another
+DECADES = 2.0  # of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for
 MOST_TICKS = 10
-SHORTEST_SHOWN = 16
-"""Visible tokens: the steep start of the curves does not set the vertical axis."""
+SHORTEST_SHOWN = 16  # visible tokens: the steep start of the curves does not set the vertical axis
 
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
@@ -34,7 +31,7 @@ def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
     return figure(xaxis=axis, yaxis={"title": "best-context loss, nats per token", "nticks": 7})
 
 
-def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
+def curves_figure(curves: Sequence[CurveLine]) -> dict[str, Any]:
     """Context curves; the traces come from the script."""
     longest = max(curve.bins[-1][1] for curve in curves)
     doublings = range(3, longest.bit_length() + 1)
@@ -42,7 +39,7 @@ def curves_figure(curves: Sequence[CurveLine], unit: str) -> dict[str, Any]:
     axis = _context_axis(powers, "visible tokens", high=longest)
     left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
     axis["range"] = [left, right + 0.08 * (right - left)]
-    return figure(xaxis=axis, yaxis={"title": f"loss, {unit}", "nticks": 7}, showlegend=False)
+    return figure(xaxis=axis, yaxis={"title": "loss, nats per token", "nticks": 7}, showlegend=False)
 
 
 def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
@@ -76,39 +73,6 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
     return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis)
 
 
-def pair_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
-    """The optimal pair against the budget: the height is its context, the colour and the symbol its size."""
-    budgets, pairs = landscape.budgets, landscape.pairs
-    style: dict[str, Any] = {"mode": "lines", "line": {"width": 1, "shape": "hvh"}, "showlegend": False}
-    traces = [scatter(budgets, [pair and pair[1] for pair in pairs], None, **style)]
-    for size, number in series.items():
-        own = [pair[1] if pair is not None and pair[0] == size else None for pair in pairs]
-        marker = {"size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}
-        style = {"mode": "lines+markers", "line": {"width": 3, "shape": "hvh"}, "marker": marker}
-        style |= {"customdata": _words(landscape, own), "name": plain(size), "showlegend": True}
-        traces.append(scatter(budgets, own, number, "%{fullData.name}<br>%{customdata}", **style))
-    axis = _context_axis(_measured_contexts(landscape), "context of the optimal pair, tokens")
-    return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis, height=380)
-
-
-def lengths_figure(meter: DocumentLengths) -> dict[str, Any]:
-    """Shares of documents and tokens by length, and the share of tokens with at least this many before them."""
-    rows = [row for row in meter.bins() if row.shortest >= SHORTEST_SHOWN or row.documents]
-    names = [token_count(row.shortest) for row in rows]
-    spans = [f"{token_count(row.shortest)} to {token_count(row.longest + 1)}" for row in rows]
-    traces: list[Any] = []
-    for number, (kind, total) in enumerate({"documents": meter.documents, "tokens": meter.tokens}.items()):
-        hover = f"%{{customdata}} tokens: %{{y:.1%}} of the {kind}"
-        shares = [getattr(row, kind) / total for row in rows]
-        style = {"kind": go.Bar, "customdata": spans, "name": f"{kind} of l to 2l", "opacity": 0.55}
-        traces.append(scatter(names, shares, number, hover, **style))
-    hover, preceded = "%{y:.1%} of the tokens have %{x} or more before them", [row.preceded for row in rows]
-    style = {"name": "tokens with l before them", "mode": "lines+markers"}
-    traces.append(scatter(names, preceded, 2, hover, **style))
-    xaxis, yaxis = {"type": "category", "title": "length l, tokens"}, {"title": "share", "tickformat": ".0%"}
-    return figure(traces, xaxis=xaxis, yaxis={**yaxis, "range": [0, 1.02]}, barmode="group", height=380)
-
-
 def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
     """The data that the script draws at each step of the slider."""
     cells = []
@@ -133,7 +97,6 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
             for best in landscape.overall
         ],
         "context": context_figure(landscape, series),
-        "pair": pair_figure(landscape, series),
     }
 
 
@@ -166,7 +129,6 @@ def _context_axis(contexts: Sequence[int], title: str, high: float | None = None
 
 
 def _budget_axis(landscape: Landscape) -> dict[str, Any]:
-    name = {"seconds": "training time, seconds", "gpu_hours": "GPU-hours of training"}
     budgets = np.log10(landscape.budgets[[0, -1]])
     room = 0.03 * (budgets[1] - budgets[0]) or 0.1
     steps = (1,) if budgets[1] - budgets[0] > DECADES else (1, 2, 5)
@@ -175,7 +137,7 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
     shown = power_of_ten if landscape.unit == "flops" else count
     return {
         "type": "log",
-        "title": name.get(landscape.unit, f"training {UNIT_NAMES[landscape.unit]}"),
+        "title": "training time, seconds" if landscape.unit == "seconds" else f"training {UNIT_NAMES[landscape.unit]}",
         "range": [budgets[0] - room, budgets[1] + room],
         "tickmode": "array",
         "tickvals": ticks,
@@ -204,15 +166,12 @@ def _overall(best: Optimum | None) -> str:
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
     if best.shown:
         return f"The lowest loss of all sizes is that of {pair}, {_loss(best.cell)}."
-    reason = _not_drawn(best) if best.decided else "not all that is next to it was measured at this budget"
+    reason = "not all that is next to it was measured at this budget"
+    if best.decided and best.edge:
+        reason = f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
+    elif best.decided:
+        reason = f"the sweep does not show which context of {best.cell.size} is best"
     return f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: {reason}."
-
-
-def _not_drawn(best: Optimum) -> str:
-    """Why a decided overall optimum is not one."""
-    if best.edge:
-        return f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
-    return f"the sweep does not show which context of {best.cell.size} is best"
 
 
 def _loss(cell: Cell) -> str:
@@ -223,53 +182,15 @@ def _loss(cell: Cell) -> str:
 
 
 def sweep_verdict(data: SweepData) -> list[str]:
-    """Paragraphs: the lowest loss at the largest budget, the best context of each size, and what the sweep cannot show."""
+    """Paragraphs: the optimum at the largest budget that decides it, the best context of each size, what was not compared."""
     landscape = data.landscapes[0]
     step = landscape.last_decided
-    best = landscape.overall[step]
-    sentences, limits, sizes = [], [], list(data.sizes)
-    if len(data.contexts) == 1:
-        context = in_tokens(data.contexts[0])
-        limits.append(
-            f"This sweep has one training context ({context}), so there is no optimum to look for: sweep several."
-        )
-    if len(sizes) == 1:
-        limits.append(f"This sweep has one model size ({sizes[0]}), so larger ones were not compared.")
-    if best is not None and best.decided:
-        neighbours = "the largest budget at which the optimum and its neighbours were all measured, " * best.shown
-        sentences.append(
-            f"With {budget_words(landscape.unit, landscape.budgets[step])}, {neighbours}{best.cell.size} trained with a "
-            f"context of {in_tokens(best.cell.context)} reaches the lowest best-context loss, {_loss(best.cell)}, "
-            "read off the line through its measurements."
-        )
-        sentences += [] if best.shown else [f"This is not an overall optimum: {_not_drawn(best)}."]
-        ends = {sizes[0]: ("smallest", "smaller"), sizes[-1]: ("largest", "larger")} if len(sizes) > 1 else {}
-        if best.cell.size in ends:
-            end, beyond = ends[best.cell.size]
-            sentences.append(f"{best.cell.size} is the {end} size that was tried; a {beyond} one may be better.")
-    elif len(data.contexts) > 1:
-        sentences.append("At no budget were the overall optimum and all its neighbours measured.")
-    findings, decided = landscape.findings(), [size for size in sizes if landscape.decided_steps(size)]
-    of_sizes = [[finding, _moves(landscape, size)] for size, finding in zip(decided, findings, strict=False)]
-    limits += findings[len(decided) :]
-    return [" ".join(filter(None, some)) for some in (sentences, *of_sizes, limits) if some]
-
-
-def _moves(landscape: Landscape, size: str) -> str:
-    """How the context with the lowest loss of a size changes with the budget."""
-    steps = landscape.decided_steps(size)
-    if len(steps) < 2:
-        return ""
-    first, last = (landscape.optima[i][size] for i in (steps[0], steps[-1]))
-    low, high = (budget_words(landscape.unit, landscape.budgets[i]) for i in (steps[0], steps[-1]))
-    if first.cell.context == last.cell.context:
-        return f"The context of {size} with the lowest loss is {in_tokens(first.cell.context)} both at {low} and at {high}."
-    ends = [
-        f"{in_tokens(one.cell.context)} at {budget}"
-        + f" ({token_count(other.cell.context)} is within its noise)" * (other.cell.context in one.within_noise)
-        for one, other, budget in ((first, last, low), (last, first, high))
+    overall = f"At {budget_words(landscape.unit, landscape.budgets[step])}: {_overall(landscape.overall[step])}"
+    axes = {"training context": len(data.contexts), "model size": len(data.sizes)}
+    limits = [
+        f"This sweep has one {name}, so others were not compared." for name, number in axes.items() if number == 1
     ]
-    return f"The context of {size} with the lowest loss goes from {' to '.join(ends)}."
+    return [overall, *landscape.findings(), *limits]
 
 
 def window_words(landscape: Landscape) -> str:
@@ -300,24 +221,4 @@ def missing_sentences(data: SweepData) -> list[str]:
         sentences.append(f"{counted(len(silent), 'finished run')} measured no curve: {', '.join(sorted(silent))}.")
     if data.dropped:
         sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
-    return sentences
-
-
-def corpus_sentences(meter: DocumentLengths, contexts: Sequence[int]) -> list[str]:
-    """Which of a sweep's training contexts the documents of the corpus are long enough for."""
-    rewards = [meter.reward(context) for context in contexts]
-    enough = [reward for reward in rewards if reward.enough]
-    too_long = [reward for reward in rewards if not reward.enough]
-    sentences = []
-    if enough:
-        longest = enough[-1]
-        sentences.append(
-            f"The corpus rewards training contexts up to {in_tokens(longest.context)} of this sweep: {longest.preceded:.1%} "
-            f"of the tokens have {in_tokens(longest.half)} or more before them."
-        )
-    if too_long:
-        sentences.append(
-            f"Longer than this corpus can reward: {contexts_listed([reward.context for reward in too_long])} "
-            f"({in_tokens(too_long[0].context)}: {too_long[0].shortfall})."
-        )
     return sentences

@@ -59,30 +59,26 @@
   };
   const drawLoss = () => { prepareLoss(); draw("loss"); };
 
-  // The figures over the budget are of the chosen unit too; with one size there is no figure of pairs.
-  const overBudget = ["context", "pair"].filter(element);
   const chooseUnit = (index) => {
     landscape = sweep.landscapes[index];
     Object.assign(element("budget"), { max: String(landscape.budgets.length - 1), value: String(step()) });
     element("window").textContent = landscape.window;
-    for (const name of overBudget) {
-      figures[name] = landscape[name];
-      const exists = landscape[name].data.some((trace) => trace.y.some((value) => value !== null));
-      show(name, exists);
-      show(`no-${name}`, !exists);
-    }
+    figures.context = landscape.context;  // over the chosen unit too
+    const exists = landscape.context.data.some((trace) => trace.y.some((value) => value !== null));
+    show("context", exists);
+    show("no-context", !exists);
   };
 
   // Context curves and their switches.
   const shown = new Set();
-  const logs = sweep.curves.flatMap((curve) => (curve.context === null ? [] : [Math.log(curve.context)]));
+  const logs = sweep.curves.map((curve) => Math.log(curve.context));
   // Where a training context lies between the shortest and the longest, in logarithms: its colour. Sizes differ in dashes and marks.
   const scale = (context) => (Math.log(context) - Math.min(...logs)) / (Math.max(...logs) - Math.min(...logs) || 1);
   const DASHES = ["solid", "dash", "longdash", "dashdot", "longdashdot"];
   const curveTraces = () => [...shown].sort((a, b) => a - b).map((index) => {
     const curve = sweep.curves[index];
     const { losses } = curve;
-    const named = curve.context !== null && (innerWidth >= 700 || shown.size <= 5);  // else the names would lie on each other
+    const named = innerWidth >= 700 || shown.size <= 5;  // else the names would lie on each other
     const end = losses.length - 1;
     const bars = curve.intervals && {
       type: "data", symmetric: false, thickness: 1, width: 0,
@@ -91,10 +87,10 @@
     };
     return {
       type: "scatter", mode: "lines+markers+text", name: plain(`${curve.group}, ${curve.label}`),
-      meta: { series: curve.series, ...(curve.context === null ? {} : { scale: scale(curve.context) }) },
+      meta: { series: curve.series, scale: scale(curve.context) },
       x: curve.x, y: losses, ...(bars ? { error_y: bars } : {}),
-      line: { width: 1.8, dash: curve.intervals ? "dot" : DASHES[(curve.series ?? 0) % DASHES.length] },
-      marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[(curve.series ?? 5) % SYMBOLS.length] },
+      line: { width: 1.8, dash: curve.intervals ? "dot" : DASHES[curve.series % DASHES.length] },
+      marker: { size: losses.map((_, i) => (i === end ? 7 : 0)), symbol: SYMBOLS[curve.series % SYMBOLS.length] },
       text: losses.map((_, i) => (i === end && named ? tokens(curve.context) : "")), textposition: "bottom center",
       textfont: { size: 11 }, cliponaxis: false,
       customdata: curve.bins.map(([low, high]) => (low === high ? `${low}` : `${low} to ${high}`)),
@@ -148,20 +144,17 @@
           if (input.checked) shown.add(index); else shown.delete(index);
           drawCurves();
         });
-        const { context } = sweep.curves[index];
-        if (context !== null) {
-          const own = document.createElement("span");
-          own.className = "mark";
-          own.style.background = shade(scale(context));
-          label.append(input, own, sweep.curves[index].label);
-        } else label.append(input, sweep.curves[index].label);
+        const own = document.createElement("span");
+        own.className = "mark";
+        own.style.background = shade(scale(sweep.curves[index].context));
+        label.append(input, own, sweep.curves[index].label);
         box.append(label);
       }
       element("switches").append(box);
     }
   };
 
-  const drawUnit = () => { drawLoss(); overBudget.forEach(draw); };
+  const drawUnit = () => { drawLoss(); draw("context"); };
   chooseUnit(0);
   choice(element("units"), sweep.landscapes.map((one) => one.label), 0, (index) => { chooseUnit(index); drawUnit(); });
   if (figures.curves) addSwitches();

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_plan.optimum import CELL_COLUMNS, Landscape
 from contextwise_plan.sweeps.figures import (
     budget_words,
-    corpus_sentences,
     curves_figure,
     curves_json,
     landscape_json,
-    lengths_figure,
     loss_figure,
     missing_sentences,
     sweep_verdict,
@@ -31,19 +28,15 @@ from contextwise_plan.sweeps.points import COLUMNS
 SHOWN_BUDGETS = 6
 LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
 CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
-PAIR_HEAD = ["unit", "budget", "size", "context", "loss", "decided", "smoothed_size", "smoothed_context"]
-CURVE_HEAD = ["group", "run", "visible_from", "visible_to", "loss", "low", "high", "unit"]
-LENGTH_HEAD = ["length_from", "length_to", "documents", "tokens"]
-LENGTH_HEAD += ["share_of_documents_shorter", "share_of_tokens_with_length_from_before"]
+CURVE_HEAD = ["group", "run", "visible_from", "visible_to", "loss", "low", "high"]
 
 
-def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), tables: Path | None = None) -> list[Path]:
+def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> list[Path]:
     """Write the page of a sweep, and its tables.
 
     Args:
         sweep: its folder, or its table, of which the page shows the points alone.
         path: the page.
-        others: runs or folders of measured curves whose context curves are shown as well.
         tables: a folder for the tables as CSV files, if wanted.
 
     Returns:
@@ -51,11 +44,11 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
 
     Raises:
         CheckpointError: there is no sweep.
-        ConfigError: nothing was measured yet; ``path`` is a folder; curves cannot be compared.
+        ConfigError: nothing was measured yet; ``path`` is a folder.
         DataError: a file is damaged, or cannot be written.
     """
     page.check_file(path)
-    data = SweepData(sweep, others)
+    data = SweepData(sweep)
     contexts = data.contexts
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
     numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
@@ -65,11 +58,9 @@ def write_sweep_page(sweep: Path, path: Path, *, others: Sequence[Path] = (), ta
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("Optimal size and context against budget", _optimal_pairs(data)),
         Section("Context curves", _curves(data)),
-        Section("Document lengths of the corpus", _lengths(data)),
         Section("The runs", [runs_table(data)] if data.states else []),
-        Section("How it was made", _making(data, others)),
+        Section("How it was made", _making(data)),
     ]
     series = {size: number for number, size in enumerate(data.sizes)}
     sent = {
@@ -128,29 +119,8 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
         "At no budget of this kind can the optimal context of a size be read off: the contexts next to the best one were not "
         "measured there."
     )
-    return _filled("context", label, caption, absent)
-
-
-def _optimal_pairs(data: SweepData) -> list[Part]:
-    if len(data.sizes) == 1:  # the figure above shows the same
-        return []
-    caption = (
-        "The pair that most often has the lowest loss in the same window, also where the sweep does not show that it is best. "
-        "Only where its neighbours, in context and in size, were measured at the same budget, and a shorter and a longer "
-        "context were tried."
-    )
-    label = "Context of the optimal pair of size and context against the budget; its size is the colour"
-    absent = (
-        "At no budget of this kind can an overall optimum be read off: the sizes next to the best one, or the contexts next to "
-        "its own, were not measured there, or its own is the shortest or longest that was tried."
-    )
-    return _filled("pair", label, caption, absent)
-
-
-def _filled(id: str, label: str, caption: str, absent: str) -> list[Part]:
-    """A figure that the page's script fills in, and the note where there is nothing to draw."""
-    note = page.missing(absent, f' id="no-{id}" hidden')
-    return [Plot(id, figure(), label, caption), note]
+    note = page.missing(absent, ' id="no-context" hidden')
+    return [Plot("context", figure(), label, caption), note]
 
 
 def _curves(data: SweepData) -> list[Part]:
@@ -159,35 +129,19 @@ def _curves(data: SweepData) -> list[Part]:
             page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
         ]
     caption = page.markup(
-        "Mean loss, {unit}, by the number of tokens that a prediction sees; each line ends at its training context, which "
-        "is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line is "
-        "measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its own "
-        "windows, with 95% intervals. A double click shows all, "
-        "the steep start included.",
-        unit=data.loss_unit,
+        "Mean loss, nats per token, by the number of tokens that a prediction sees; each line ends at its training context, "
+        "which is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line "
+        "is measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its "
+        "own windows, with 95% intervals. A double click shows all, "
+        "the steep start included."
     )
     label = "Loss at each number of visible tokens, a line for each run that is switched on"
     switches = Markup('<div id="switches" class="switches"></div>\n')
-    return [Plot("curves", curves_figure(data.curves, data.loss_unit), label, caption, controls=switches)]
+    return [Plot("curves", curves_figure(data.curves), label, caption, controls=switches)]
 
 
-def _lengths(data: SweepData) -> list[Part]:
-    if data.meter is None:
-        text = "The corpus could not be read, so the lengths of its documents are not shown: "
-        return [page.missing(f"{text}{data.no_corpus}.")]
-    caption = (
-        f"{data.corpus}, the documents that were trained on. A token can be predicted from no more tokens than precede it "
-        "in its document."
-    )
-    label = "Shares of documents and of tokens by document length, and share of tokens preceded by that many"
-    return [
-        Plot("lengths", lengths_figure(data.meter), label, caption),
-        page.bullets(corpus_sentences(data.meter, data.contexts)),
-    ]
-
-
-def _making(data: SweepData, others: Sequence[Path]) -> list[Part]:
-    report = shlex.join(["contextwise", "report", str(data.path), *map(str, others)])
+def _making(data: SweepData) -> list[Part]:
+    report = shlex.join(["contextwise", "report", str(data.path)])
     if not data.states:
         recipe = page.details("the settings that its runs share", page.code(data.recipe))
         return ["To make this page of the sweep's table again:", page.commands([report]), recipe]
@@ -243,7 +197,7 @@ def runs_table(data: SweepData) -> Table:
 
 def sweep_tables(data: SweepData) -> dict[str, str]:
     """Name of each table -> its CSV; a row a budget, size and context that was measured there, and so on."""
-    losses, contexts, pairs = [], [], []
+    losses, contexts = [], []
     for landscape in data.landscapes:
         for step, budget in enumerate(landscape.budgets.tolist()):
             at = [landscape.unit, budget]
@@ -254,20 +208,12 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
                 noise = " ".join(map(str, best.within_noise))
                 chosen = [*at, *best.cell.row[:4], _yes(best.inside), best.edge, noise]
                 contexts.append([*chosen, landscape.contexts[size][step]])
-            overall = landscape.overall[step]
-            if overall is not None and overall.decided:
-                cell, smoothed = overall.cell, landscape.pairs[step] or ("", "")
-                pairs.append([*at, cell.size, cell.context, cell.loss, _yes(overall.inside), *smoothed])
-    tables = {
+    return {
         "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
         "best-context-loss": csv_text(LOSS_HEAD, losses),
         "optimal-context": csv_text(CONTEXT_HEAD, contexts),
-        "optimal-pair": csv_text(PAIR_HEAD, pairs),
         "curves": csv_text(CURVE_HEAD, _curve_rows(data)),
     }
-    if data.meter is not None:
-        tables["document-lengths"] = csv_text(LENGTH_HEAD, map(astuple, data.meter.bins()))
-    return tables
 
 
 def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
@@ -275,7 +221,7 @@ def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
     for curve in data.curves:
         limits = curve.intervals or [(None, None)] * len(curve.bins)
         for visible, loss, interval in zip(curve.bins, curve.losses, limits, strict=True):
-            yield [curve.group, curve.label, *visible, loss, *interval, data.loss_unit]
+            yield [curve.group, curve.label, *visible, loss, *interval]
 
 
 def _yes(value: bool) -> str:

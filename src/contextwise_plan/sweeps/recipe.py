@@ -7,13 +7,12 @@ context grows (so that documents per step fall), and one corpus.
 2. With the schedule ``wsd`` each budget is a finished run whose learning rate has decayed. The longest run of a cell is the
    trunk of the others, which train only their decay (:mod:`contextwise.training.branching`).
 3. With ``constant`` every measurement along a run stands for a smaller run that ended there, as in the source.
-4. Budgets are tokens, steps, FLOPs or seconds. FLOPs and seconds are divided by what a step of the cell costs, so that all
-   cells have the same ones, to half a step.
+4. Budgets are tokens, steps or FLOPs. FLOPs are divided by what a step of the cell costs, so that all cells have the same ones,
+   to half a step.
 """
 
 import contextlib
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +30,7 @@ from contextwise.base.config import (
     with_overrides,
 )
 from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import count, listed
+from contextwise.base.estimates import count, counted, listed
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.experiments.executors import ExecutorSettings
@@ -43,25 +42,12 @@ from contextwise.training.recipe import Recipe
 from contextwise.training.settings import model_kinds
 
 CONTEXT = "data.context"
-COMPUTE = ("training.flops", "training.seconds")
-"""Axes that are no settings of a run: its steps follow from the cost of one."""
-LENGTHS = ("training.tokens", "training.steps", *COMPUTE)
+COMPUTE = "training.flops"  # an axis that is no setting of a run: its steps follow from the cost of one
+LENGTHS = ("training.tokens", "training.steps", COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
-SHOWN_PROBLEMS = 3
-"""More kinds of problems of a grid's runs are counted."""
-NUMBERED = re.compile(r"\S*\d\S*(?: steps?)?")
-"""Words by which the messages of one problem differ from run to run: values, cells, steps."""
-LONG = 10**12
-"""Tokens of a run whose length is not known yet."""
-CURVES = 16
-"""Context curves along a run of constant rate, if the sweep does not say."""
-NEVER = {
-    "training.learning_rate": "the rule of learning_rate sets it",
-    **dict.fromkeys(("training.tokens_per_step", "training.examples_per_step"), "it is the same for every context"),
-    "data.corpus": "the runs of a sweep share one corpus",
-}
-
+LONG = 10**12  # tokens of a run whose length is not known yet
+CURVES = 16  # context curves along a run of constant rate, if the sweep does not say
 LearningRateRule = Literal["size", "fixed", "width"]
 
 
@@ -169,17 +155,12 @@ class SweepRecipe(Settings):
         contexts = self.values(CONTEXT) or [(self.base.get("data") or {}).get("context", 256)]
         return given or max((c for c in contexts if isinstance(c, int)), default=None)
 
-    @property
-    def compute(self) -> str | None:
-        """The axis of budgets in FLOPs or seconds, if the grid has one."""
-        return next((name for name in COMPUTE if self.values(name)), None)
-
     def recipes(self, step_costs: Mapping[str, float] | None = None) -> dict[str, Recipe]:
         """Every run's recipe by its id, in the order of the grid.
 
         Args:
-            step_costs: FLOPs or seconds of a training step by :func:`cell_name`, for a grid with budgets of these. Without
-                them it has one recipe for each cell, of some length.
+            step_costs: FLOPs of a training step by :func:`cell_name`, for a grid with budgets of these. Without them it has
+                one recipe for each cell, of some length.
 
         Raises:
             ConfigError: a run is invalid, or is in the grid twice; all problems in one message.
@@ -189,39 +170,23 @@ class SweepRecipe(Settings):
                 raise ConfigError(
                     f"grid.{CONTEXT} holds {context!r}, which is no whole number; write it without quotes and point"
                 )
-        step = (self.base.get("training") or {}).get("tokens_per_step", 8192)
-        if isinstance(step, int) and step > 0:  # otherwise the recipe reports it
-            wrong = [c for c in self.values(CONTEXT) if isinstance(c, int) and c > 0 and step % c]
-            if wrong:
-                contexts = f"{'contexts' if len(wrong) > 1 else 'context'} {', '.join(map(str, wrong))}"
-                raise ConfigError(
-                    f"the {contexts} of grid.{CONTEXT} {'do' if len(wrong) > 1 else 'does'} not divide "
-                    f"base.training.tokens_per_step ({step}), which is the same for every context; choose contexts that divide "
-                    "it, powers of two for example"
-                )
         recipes: dict[str, Recipe] = {}
-        problems: dict[str, list[str]] = {}  # the messages that differ in numbers alone, by the words that they share
+        problems: dict[str, None] = {}
         for point in grid_points(self.grid):
             try:
                 recipe = self._recipe(point, step_costs)
                 name = run_id(recipe)
-                if name in recipes and self.compute and step_costs is None:
+                if name in recipes and self.values(COMPUTE) and step_costs is None:
                     _check_lengths(recipe)  # another budget of the cell
                 elif name in recipes:
                     where = ", ".join(f"{setting}={value}" for setting, value in point.items())
                     raise ConfigError(f"the grid has one run twice ({where})")
                 recipes[name] = recipe
             except ConfigError as error:
-                message = str(error).removeprefix("the run has a problem: ")
-                alike = problems.setdefault(NUMBERED.sub("", message), [])
-                alike += [message] if message not in alike else []
+                problems[str(error).removeprefix("the run has a problem: ")] = None
         if problems:
-            shown = [
-                first + f" ({len(others)} more like this)" * bool(others)
-                for first, *others in [*problems.values()][:SHOWN_PROBLEMS]
-            ]
-            more = f"; and {len(problems) - SHOWN_PROBLEMS} other problems" if len(problems) > SHOWN_PROBLEMS else ""
-            raise ConfigError("; ".join(shown) + more)
+            first, *others = problems
+            raise ConfigError(first + f" (and {counted(len(others), 'more problem')} of other runs)" * bool(others))
         _check_heads(recipes.values())
         return self._with_trunks(recipes)
 
@@ -281,9 +246,7 @@ class SweepRecipe(Settings):
     def _of_length(self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None) -> Recipe:
         """A recipe with the length that a value of an axis stands for."""
         settings, name, amount = recipe.training, cell_name(recipe), _number(axis, value)
-        costs = {"training.steps": 1, "training.tokens": recipe.tokens_per_step} | dict.fromkeys(
-            COMPUTE, (step_costs or {}).get(name)
-        )
+        costs = {"training.steps": 1, "training.tokens": recipe.tokens_per_step, COMPUTE: (step_costs or {}).get(name)}
         cost = costs[axis]
         if cost is None:
             return recipe
@@ -292,7 +255,7 @@ class SweepRecipe(Settings):
                 f"grid.{axis} has {amount:g}, with which {name} trains {amount / cost:.3g} steps, more than "
                 f"{LARGEST_INTEGER:.4g} tokens; give it less"
             )
-        steps = max(1, round(amount / cost)) if axis in COMPUTE else math.ceil(amount / cost)
+        steps = max(1, round(amount / cost)) if axis == COMPUTE else math.ceil(amount / cost)
         if settings.schedule == "wsd":
             warmup, decay = settings.warmup(steps), settings.decay(steps)
             if steps - decay < max(1, warmup):
@@ -301,7 +264,7 @@ class SweepRecipe(Settings):
                     f"step{'s' * (steps != 1)}, too few for one decay: its warm-up takes {warmup} and its decay {decay}; give "
                     "it more, or set base.training.warmup_steps or decay_steps lower"
                 )
-        if axis in COMPUTE:
+        if axis == COMPUTE:
             return _with_training(recipe, tokens=steps * recipe.tokens_per_step)
         return _with_training(recipe, **{"tokens": None, axis.removeprefix("training."): int(amount)})
 
@@ -333,21 +296,18 @@ class SweepRecipe(Settings):
 
 def _check_axis(setting: str) -> None:
     """Refuse a setting that cannot be an axis."""
-    if setting in NEVER:
-        raise ConfigError(f"{setting} cannot be an axis: {NEVER[setting]}; leave it out of grid")
     if setting not in AXES:
-        same = [axis for axis in AXES if axis.split(".")[-1] == setting.split(".")[-1]]
-        hint = did_you_mean(setting, AXES, f"did you mean {same[0]!r}?" if same else f"the axes are {', '.join(AXES)}")
+        hint = did_you_mean(setting, AXES, f"the axes are {', '.join(AXES)}")
         raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
 
 
 def _number(axis: str, given: Any) -> float:
-    """A length in tokens or steps, or a budget in FLOPs or seconds; a ConfigError if it is none."""
+    """A length in tokens or steps, or a budget in FLOPs; a ConfigError if it is none."""
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         value = float(given)  # YAML reads 1e12, without a point and a sign, as text
-        if 0 < value < float("inf") and (axis in COMPUTE or value.is_integer()):
+        if 0 < value < float("inf") and (axis == COMPUTE or value.is_integer()):
             return value
-    whole = "" if axis in COMPUTE else "whole "
+    whole = "" if axis == COMPUTE else "whole "
     raise ConfigError(f"grid.{axis} has {given!r:.60}, which is no positive {whole}number")
 
 

@@ -1,45 +1,49 @@
 """A sweep on disk: the runs of its grid, their costs, and its folder.
 
-A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs, the
-hashes of their inputs and, where budgets are seconds, the time of a step) to the files of a run set
-(:mod:`contextwise.experiments.folder`).
+A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the
+hashes of their inputs) to the files of a run set (:mod:`contextwise.experiments.folder`).
 """
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, misspelt
 from contextwise.base.estimates import counted, listed
-from contextwise.base.files import exclusive
 from contextwise.base.progress import say
 from contextwise.base.runs import differing_keys
-from contextwise.base.schemas import Number, built
-from contextwise.experiments.folder import PlannedRun, Question
+from contextwise.base.schemas import built
+from contextwise.base.tables import Cell, Column, Table
+from contextwise.experiments.folder import PlannedRun, Question, RunState
 from contextwise.experiments.run_set import Run, RunSet, planned_run
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
-from contextwise_plan.sweeps.recipe import SweepRecipe, cell_name
+from contextwise_plan.sweeps.recipe import COMPUTE, SweepRecipe, cell_name
 
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
 
-UNEQUAL = 0.02
-"""Runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note."""
-TIMED_ROUNDS = 3
+UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
 FEWEST_CONTEXTS = 4
 """Training contexts that ``plan budget`` needs."""
 
 
 class SweepPlan(TypedDict):
-    """``plan.json`` of a sweep: its runs, the hashes of their inputs, and the time of a step where budgets are seconds."""
+    """``plan.json`` of a sweep: its runs, and the hashes of their inputs."""
 
     inputs: dict[str, str]
     runs: list[PlannedRun]
-    step_seconds: NotRequired[dict[str, Number]]
+
+
+class SweepJson(TypedDict):
+    """The runs of a sweep, what they cost and how far they are, as JSON."""
+
+    path: str
+    flops: float
+    runs: list[RunState]
 
 
 class Sweep(RunSet):
@@ -49,7 +53,6 @@ class Sweep(RunSet):
         plan: the runs of the grid, in its order.
         inputs: content hashes of all that the runs start from.
         settings: of a sweep that is planned; None for one that was opened.
-        step_seconds: of a training step of each cell, where budgets are seconds.
     """
 
     def __init__(
@@ -59,13 +62,12 @@ class Sweep(RunSet):
         inputs: dict[str, str],
         runs: Iterable[Run] = (),
         settings: SweepRecipe | None = None,
-        step_seconds: dict[str, float] | None = None,
     ) -> None:
         super().__init__(path, list(runs))
         self.folder = Question(path, "sweep")
         self.name = path.name if settings is None else settings.name
         self.status_command = f"contextwise plan sweep --status {path}"
-        self.plan, self.inputs, self.settings, self.step_seconds = plan, inputs, settings, step_seconds or {}
+        self.plan, self.inputs, self.settings = plan, inputs, settings
 
     @classmethod
     def open(cls, path: str | Path) -> "Sweep":
@@ -80,7 +82,7 @@ class Sweep(RunSet):
             raise CheckpointError(f"{path} is not a sweep: it has no {file.name}{hint}")
         data = Question(Path(path), "sweep").plan(SweepPlan)
         plan = [built(PlannedRun, run) for run in data["runs"]]
-        return cls(Path(path), plan, data["inputs"], step_seconds=data.get("step_seconds"))
+        return cls(Path(path), plan, data["inputs"])
 
     @property
     def corpus(self) -> str:
@@ -97,18 +99,13 @@ class Sweep(RunSet):
         """
         cells = {cell_name(recipe): recipe for recipe in settings.recipes().values()}
         costs, inputs = _cell_costs(cells)
-        step_seconds, step_costs = {}, None
-        if settings.compute == "training.seconds":
-            step_costs = step_seconds = _step_seconds(settings, cells)
-        elif settings.compute:
-            step_costs = {  # of a step of the full size
-                name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()
-            }
-        runs = grid_runs(settings, step_costs)
+        # Of a step of the full size.
+        step_costs = {name: cost.flops / cost.tokens * cells[name].tokens_per_step for name, cost in costs.items()}
+        runs = grid_runs(settings, step_costs if settings.values(COMPUTE) else None)
         recipes = [(run, run.recipe()) for run in runs]
         plan = [planned_run(run, recipe, costs[cell_name(recipe)]) for run, recipe in recipes]
         runs.sort(key=lambda run: len(run.parents))
-        sweep = cls(settings.folder, plan, inputs, runs, settings, step_seconds)
+        sweep = cls(settings.folder, plan, inputs, runs, settings)
         sweep.refuse_other()
         return sweep
 
@@ -169,7 +166,7 @@ class Sweep(RunSet):
                 # While this one waited, a process that held the folder may have trained a trunk beyond where a branch begins.
                 assert self.settings is not None
                 again = Sweep.planned(self.settings)
-                self.runs, self.plan, self.step_seconds = again.runs, again.plan, again.step_seconds
+                self.runs, self.plan = again.runs, again.plan
             self.write()
             yield
 
@@ -178,8 +175,7 @@ class Sweep(RunSet):
         assert self.settings is not None
         self.refuse_other()
         super().write()
-        timed = {"step_seconds": self.step_seconds} if self.step_seconds else {}
-        plan = {"inputs": self.inputs, "runs": [asdict(run) for run in self.plan], **timed}
+        plan = {"inputs": self.inputs, "runs": [asdict(run) for run in self.plan]}
         self.folder.write(self.settings.resolved(), plan)
 
     def refuse_other(self) -> None:
@@ -200,14 +196,9 @@ class Sweep(RunSet):
             different = differing_keys(self.folder.settings(SweepRecipe).resolved(), self.settings.resolved())
             named = sorted(n for n in different if not n.startswith("executor") and n != "name")
             what = ", ".join(named[:6]) or "defaults of its runs' recipe"
-            before, longest = self.folder.settings(SweepRecipe).longest, self.settings.longest
-            curves = f". The curves of all runs reach as far as the longest context, {before} tokens before and {longest} now: "
-            curves += "longer ones can be added where base.training.curve_longest allowed for them from the beginning"
             raise ConfigError(
                 f"{self.path} holds another sweep (it differs in {what}; {len(lost)} of its runs are not in this one): choose "
                 "another folder with --out; a grid may gain runs, but those that are there must stay as they are"
-                + curves
-                * (before != longest)
             )
 
 
@@ -252,34 +243,22 @@ def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], dict[st
     return costs, inputs
 
 
-def _step_seconds(settings: SweepRecipe, cells: dict[str, Recipe]) -> dict[str, float]:
-    """Seconds of a training step of each cell: those in the sweep's folder, and those that are missing timed now.
-
-    New cells are timed beside one that the folder knows, so that both are seconds of the same state of the machine.
-    """
-    from contextwise.experiments.cost import seconds_per_step
-
-    known = Sweep.open(settings.folder).step_seconds if Question(settings.folder, "sweep").exists else {}
-    missing = {name: recipe for name, recipe in cells.items() if name not in known}
-    if not missing:
-        return known
-    first = {name: cells[name] for name in list(known)[:1] if name in cells}
-    say(f"timing a training step of {', '.join(missing)}")
-    timed = seconds_per_step({**first, **missing}, TIMED_ROUNDS, settings.executor)
-    scale = next((known[name] / timed[name] for name in first), 1.0)
-    return known | {name: timed[name] * scale for name in missing}
-
-
 def run_sweep(settings: SweepRecipe) -> Sweep:
     """Train a sweep to its end, or resume it; raises what :meth:`Sweep.planned` and :meth:`RunSet.train_missing` raise."""
-    seconds = settings.compute == "training.seconds"
-    # Two processes that begin a sweep would time other seconds: the first one's are kept before the second plans.
-    with exclusive(settings.folder, "the plan", wait=True) if seconds else contextlib.nullcontext():
-        sweep = Sweep.planned(settings)
-        if seconds:
-            sweep.write()
+    sweep = Sweep.planned(settings)
     sweep.train_missing(settings.executor)
     return sweep
+
+
+def plan_table(states: Sequence[RunState]) -> Table:
+    """A table of the runs with what each is, what it costs, and how far it is."""
+    rows: list[list[Cell]] = []
+    for state in states:
+        run, done = state.run, "failed" if state.state == "failed" else f"{state.share:.0%}"
+        rows.append([run.id, run.parameters, run.learning_rate, run.tokens, run.flops, done, state.loss])
+    columns = [Column("run"), Column("params", "count"), Column("lr", "estimate", ".2g"), Column("tokens", "count")]
+    columns += [Column("FLOPs", "estimate", ".2e"), Column("done"), Column("loss", "estimate", ".4f")]
+    return Table("", columns, rows)
 
 
 def notes(plan: Sequence[PlannedRun]) -> list[str]:

@@ -49,8 +49,8 @@ def test_all_options_and_the_table(contextwise: Any, workplace: Path) -> None:
     assert {name: split["tokens"] for name, split in values["splits"].items()} == {
         name: split["tokens"] for name, split in corpus.manifest["splits"].items()
     }
-    assert (values["bad_records"], values["empty_texts"], values["columns_as_json"]) == (1, 1, ["mixed"])
-    assert values["near_copies"] == corpus.manifest["deduplicated"]["left_out"] > 0
+    assert (values["skipped"], values["columns_as_json"]) == ({"bad": 1, "empty": 1}, ["mixed"])
+    assert values["deduplicated"]["left_out"] == corpus.manifest["deduplicated"]["left_out"] > 0
     assert [each["name"] for each in values["overlaps"]] == ["validation", "test"]
 
 

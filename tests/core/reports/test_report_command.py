@@ -80,6 +80,7 @@ def test_a_sweep_gets_its_page_and_its_tables(contextwise: Contextwise, tmp_path
     assert status == 0 and output.splitlines()[:2] == ["page.html", "tables/points.csv"]
     assert (tmp_path / "tables" / "optimal-context.csv").exists()
     contextwise.refused("report sweep --label x", "--label chooses an evaluation of runs, and a sweep has none")
+    contextwise.refused("report sweep other", "sweep is a sweep, whose page is of it alone; leave other out")
     run = sweep.run_folder("pico-c64-s0").path
     contextwise.refused(f"report {run} --csv tables", "--csv writes the tables of a sweep")
     contextwise.refused(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.metadata import as_english
+from contextwise_papers.cue.english import as_english
 from contextwise_papers.cue.settings import ContextSettings
 
 

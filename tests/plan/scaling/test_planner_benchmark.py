@@ -6,12 +6,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks.harness import RESULTS
-from benchmarks.planner import LEAST, VAGUE, ahead, compare, parabola, prior, regret, summary, vertex
+from benchmarks.planner import (
+    LEAST,
+    VAGUE,
+    ahead,
+    budgets_of,
+    compare,
+    measured,
+    one_run,
+    parabola,
+    predicted_loss,
+    prior,
+    regret,
+    summary,
+    vertex,
+)
 
-from contextwise_plan.scaling.observations import budgets_of, observations
+from contextwise_plan.scaling.analysis import Analysis
+from contextwise_plan.scaling.observations import observations
 from contextwise_plan.scaling.trend import MEASURED, fit_trend
 from contextwise_plan.sweeps.points import SweepPoint
-from laws import flops_per_token, one_size_loss
+from laws import CONTEXTS as DRAWN
+from laws import drawn_points, flops_per_token, one_size_loss, true_loss
 
 CONTEXTS = np.array([16.0, 32.0, 64.0, 128.0])
 BUDGETS = (1e13, 2e13, 4e13, 8e13, 1.6e14)
@@ -69,6 +85,23 @@ def test_ways_are_shown_the_smaller_budgets_alone():
     assert row["inside"]["planner"] == (low <= row["measured"] <= high)
     changed = [replace(point, loss=9.0) if point.flops == BUDGETS[-1] else point for point in observed.points]
     assert compare(observations(changed), 200, MEASURED)[-1]["answers"] == row["answers"]
+
+
+def test_a_measured_loss_is_that_of_the_size_at_that_budget():
+    observed = observations(drawn_points(count=400, sizes={"nano": 900e3}))
+    contexts, losses = measured(observed, 0, 5e13)
+    assert contexts.tolist() == list(DRAWN)
+    expected = true_loss(contexts, 900e3, 5e13 / flops_per_token(900e3, contexts))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_the_interval_of_one_run_is_wider():
+    analysis = Analysis(observations(drawn_points(run_noise=0.006, count=8)), resamples=200)
+    losses = np.log(analysis.ensemble.loss(256, np.array([900e3]), 20e6))
+    assert one_run(analysis, losses).std() > 1.3 * losses.std()
+    predicted = predicted_loss(analysis, (256.0, 900e3, 20e6), 1e14)
+    assert predicted.value == pytest.approx(analysis.law.loss(256.0, 900e3, 20e6)[0])
+    assert predicted.low < predicted.value < predicted.high
 
 
 def test_the_prior_is_the_mean_and_the_spread_of_other_sweeps():

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from contextwise_plan.scaling.analysis import data_of
+from contextwise_plan.scaling import fitting
+from contextwise_plan.scaling.analysis import Analysis, data_of
 from contextwise_plan.scaling.fitting import HUBER, Data, huber, minimise, refit, search
 from contextwise_plan.scaling.forms import ONE_SIZE, SEVERAL_SIZES, Law
 from contextwise_plan.scaling.observations import observations
@@ -88,3 +89,12 @@ def test_numbers_stay_inside_their_bounds():
     low, high = HARDER.bounds
     theta = search(HARDER, data_of(observed))
     assert (theta >= low).all() and (theta <= high).all()
+
+
+@pytest.mark.long
+def test_the_whole_sweep_is_quick(monkeypatch):
+    """Not timed, but counted: a plan of 200 resamples solves few batches, not thousands of fits one by one."""
+    calls, original = [], fitting.minimise
+    monkeypatch.setattr(fitting, "minimise", lambda *args: calls.append(len(args[3])) or original(*args))
+    Analysis(observations(drawn_points(run_noise=0.003, point_noise=0.001, count=20)), resamples=200)
+    assert len(calls) < 30 and sum(calls) > 400

@@ -26,17 +26,15 @@ MOST_FIELDS = 256  # an object with more keys than that is a dictionary, not a r
 _AS_JSON = {b"contextwise": b"json"}
 _MISFIT = (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError, TypeError)
 
-Types = dict[str, pa.DataType | None]
-"""Types of the metadata columns, in order of first appearance; None for JSON text."""
+Types = dict[str, pa.DataType | None]  # types of the metadata columns, in order of first appearance; None for JSON text
 
 
 class Encoded(NamedTuple):
-    """A document with its token ids; ``lost`` if these do not decode to its text, with the number of ``unknown`` tokens."""
+    """A document with its token ids; ``lost`` if these do not decode to its text."""
 
     document: CountedDocument
     ids: np.ndarray
     lost: bool
-    unknown: int
 
 
 class SplitWriter:
@@ -46,7 +44,7 @@ class SplitWriter:
         folder.mkdir(parents=True)
         self.folder, self.dtype = folder, dtype
         self.documents = self.tokens = self.bytes = self.words = 0
-        self.lost: LostJson = {"documents": 0, "bytes": 0, "unknown_tokens": 0}
+        self.lost: LostJson = {"documents": 0, "bytes": 0}
         self.parts: list[Path] = []
         self.schema: pa.Schema | None = None
         self.part = contextlib.ExitStack()  # the open part
@@ -54,7 +52,7 @@ class SplitWriter:
 
     def add(self, encoded: Sequence[Encoded]) -> None:
         """Append documents with their token ids."""
-        documents, ids, lost, unknown = zip(*encoded, strict=True)
+        documents, ids, lost = zip(*encoded, strict=True)
         lengths = np.array([len(tokens) for tokens in ids], dtype="<i8")
         tokens = np.concatenate(ids)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -87,7 +85,6 @@ class SplitWriter:
         self.words += sum(document.n_words for document in documents)
         self.lost["documents"] += sum(lost)
         self.lost["bytes"] += sum(document.n_bytes for document, out in zip(documents, lost, strict=True) if out)
-        self.lost["unknown_tokens"] += sum(unknown)
 
     def fingerprint(self, tokenizer_sha256: str, end_of_text: int) -> str:
         """SHA-256 of every token, every document's length and text, the token type, the tokenizer and its end-of-text."""

@@ -53,17 +53,12 @@ class FileSource(Source):
         return {**super().description(), "files": len(self.files)}
 
     def records(self, text_field: str) -> Iterator[Record]:
-        self.done, before = 0.0, 0
-        sizes = [path.stat().st_size if path.exists() else 0 for path in self.files]
-        total = max(1, sum(sizes))
-        for path, size in zip(self.files, sizes, strict=True):
+        for number, path in enumerate(self.files):
+            self.done = number / len(self.files)
             with readable(path):
-                for record, share in self._records_of(path, text_field):
-                    self.done = (before + share * size) / total
-                    yield record
-            before += size
+                yield from self._records_of(path, text_field)
 
-    def _records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+    def _records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         what = NOT_TEXT.get(Path(path.name.lower().removesuffix(".gz")).suffix)
         if what is None:
             yield from self.records_of(path, text_field)
@@ -71,11 +66,11 @@ class FileSource(Source):
         why = f"is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
         if len(self.files) == 1:  # nothing would be left without it
             raise DataError(f"{path} {why}")
-        yield BadRecord(str(path), f"the file {why}"), 1.0
+        yield BadRecord(str(path), f"the file {why}")
 
     @abc.abstractmethod
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
-        """Iterate over the records of a file, each with the share of the file read so far."""
+    def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
+        """Iterate over the records of a file."""
 
 
 class TextFiles(FileSource):
@@ -86,7 +81,7 @@ class TextFiles(FileSource):
 
     kind = "text"
 
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+    def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         with path.open("rb") as raw, unpacked(raw, path) as file:
             content = file.read()
         record: Record
@@ -102,7 +97,7 @@ class TextFiles(FileSource):
             record = BadRecord(str(path), f"the file is not UTF-8 text (byte {error.start:,}): {how}")
         else:
             record = as_record(text, {"path": path.relative_to(self.root).as_posix()}, str(path), "its text")
-        yield record, 1.0
+        yield record
 
 
 class JsonLines(FileSource):
@@ -111,10 +106,10 @@ class JsonLines(FileSource):
     kind = "jsonl"
     suffixes = JSON_LINES
 
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+    def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         record: Record
         try:
-            for where, content, share in json_entries(path):
+            for where, content in json_entries(path):
                 try:
                     text, metadata = text_and_others(content, text_field)
                 except ValueError as error:
@@ -123,9 +118,9 @@ class JsonLines(FileSource):
                     )
                 else:
                     record = as_record(text, metadata, where, f"the field {text_field!r}")
-                yield record, share
+                yield record
         except ValueError as error:
-            yield BadRecord(str(path), f"the file {error}"), 1.0
+            yield BadRecord(str(path), f"the file {error}")
 
 
 class Csv(FileSource):
@@ -134,8 +129,7 @@ class Csv(FileSource):
     kind = "csv"
     suffixes = (".csv", ".tsv")
 
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
-        size = max(1, path.stat().st_size)
+    def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         csv.field_size_limit(LONGEST_LINE)
         with path.open("rb") as raw, unpacked(raw, path) as file:
             lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -156,14 +150,14 @@ class Csv(FileSource):
                     try:
                         row = next(rows, None)
                     except csv.Error as error:
-                        yield BadRecord(where, f"the row is not CSV ({error})"), raw.tell() / size
+                        yield BadRecord(where, f"the row is not CSV ({error})")
                         continue
                     if row is None:
                         return
                     if row:
-                        yield _row_record(names, row, text_field, where), raw.tell() / size
+                        yield _row_record(names, row, text_field, where)
             except UnicodeDecodeError:
-                yield BadRecord(str(path), f"the file is not UTF-8 text (at row {number:,})"), 1.0
+                yield BadRecord(str(path), f"the file is not UTF-8 text (at row {number:,})")
 
 
 def _row_record(names: Sequence[str], row: Sequence[str], text_field: str, where: str) -> Record:
@@ -187,7 +181,6 @@ class Paragraphs(Source):
 
     def records(self, text_field: str) -> Iterator[Record]:
         for record in self.source.records(text_field):
-            self.done = self.source.done
             if isinstance(record, BadRecord):
                 yield record
                 continue

@@ -46,7 +46,7 @@ class Source(abc.ABC):
 
     def __init__(self, name: str) -> None:
         self.name = name  # as the user entered it, without folders
-        self.done = 0.0  # share of the source that the current pass has read, to 1
+        self.done = 0.0  # share of its files that the current pass has read
 
     @abc.abstractmethod
     def records(self, text_field: str) -> Iterator[Record]:

@@ -61,9 +61,7 @@ class StandardLibrary(Source):
         super().__init__("stdlib")
 
     def records(self, text_field: str) -> Iterator[Document]:
-        modules = stdlib_files()
-        for index, (module, path) in enumerate(modules):
-            self.done = (index + 1) / len(modules)
+        for module, path in stdlib_files():
             try:
                 with readable(path):
                     text = path.read_bytes().decode("utf-8")

@@ -24,15 +24,13 @@ class Parquet(FileSource):
     kind = "parquet"
     suffixes = (".parquet",)
 
-    def records_of(self, path: Path, text_field: str) -> Iterator[tuple[Record, float]]:
+    def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             with pq.ParquetFile(path) as file:
-                batches, rows = file.iter_batches(batch_size=ROWS), max(1, file.metadata.num_rows)
-                for count, record in enumerate(_records(batches, str(path), text_field), start=1):
-                    yield record, count / rows
+                yield from _records(file.iter_batches(batch_size=ROWS), str(path), text_field)
         except pa.ArrowException as error:
             raise damaged(path, error) from None
 
@@ -47,16 +45,11 @@ class DatasetRows(Source):
     def records(self, text_field: str) -> Iterator[Record]:
         import pyarrow as pa
 
-        rows = getattr(self.dataset, "num_rows", None)
-        self.done = 0.0
         try:
             with readable(Path(self.name)):
                 # The "arrow" format leaves images and sounds undecoded.
                 tables = self.dataset.with_format("arrow").iter(batch_size=ROWS)
-                for count, record in enumerate(_records(tables, self.name, text_field), start=1):
-                    if rows:
-                        self.done = count / rows
-                    yield record
+                yield from _records(tables, self.name, text_field)
         except pa.ArrowException as error:
             raise damaged(Path(self.name), error) from None
 

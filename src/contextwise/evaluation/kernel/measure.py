@@ -200,7 +200,6 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; the finished part is kept.
     """
-    from contextwise.data.metadata import texts_digest
     from contextwise.models.loading import kind_of
 
     started = time.monotonic()
@@ -224,7 +223,7 @@ def measure(
     data = None if corpus is None else [corpus.fingerprint, corpus.split]
     common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
     if corpus is not None and settings.metadata_columns:
-        common["metadata"] = texts_digest(corpus, settings.metadata_columns)
+        common["metadata"] = corpus.metadata_digest(settings.metadata_columns)
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)

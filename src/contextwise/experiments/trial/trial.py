@@ -30,7 +30,6 @@ from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
-from contextwise.data.metadata import texts_digest
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
@@ -143,7 +142,7 @@ class Trial:
     def _content(self) -> dict[str, Any]:
         """Content hashes of the documents, of the metadata that they are scored with, and of the inputs of each arm."""
         columns = self.settings.measure().metadata_columns
-        scored = {"metadata": texts_digest(self.arms.held_out, columns)} if columns else {}
+        scored = {"metadata": self.arms.held_out.metadata_digest(columns)} if columns else {}
         return {"corpora": self.arms.fingerprints, "scored": scored, "inputs": self.arms.inputs}
 
     def _kept_question(self) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from torch import Tensor, nn
-
 from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, block_operations, register_model, spec_of
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig
 from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM
@@ -30,13 +28,6 @@ class MultiTokenSpec(ModelSpec):
         # The sums of the heads are logged; the gradient is that of the total.
         sums = loss.head_sums + (loss.total - loss.total.detach()) / len(names)
         return Losses(names, sums, loss.head_targets)
-
-    def watched(self, model: Any) -> dict[str, nn.Module]:
-        return {"head": model.heads[-1]} if model.config.head == "layer" else {}
-
-    def logits(self, model: Any, input_ids: Tensor) -> dict[str, Tensor]:
-        output = model(input_ids=input_ids, use_cache=False, heads=model.config.future_tokens)
-        return {"logits": output.logits, "further logits": output.future_logits}
 
 
 register_model(MultiTokenConfig, MultiTokenForCausalLM, MultiTokenSpec())

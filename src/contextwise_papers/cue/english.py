@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.base.hashes import content_key
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
@@ -112,17 +111,6 @@ def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
             ) from None
         texts.append(None if text is None else shared.setdefault(text, text))
     return texts
-
-
-_DIGESTS: dict[tuple[Any, ...], str] = {}
-
-
-def texts_digest(corpus: "Corpus", columns: list[str]) -> str:
-    """SHA-256, hexadecimal, of the texts of metadata columns, which the corpus's fingerprint does not cover."""
-    key = corpus.manifest.get("digest"), corpus.split, corpus.fingerprint, *columns
-    if key not in _DIGESTS:  # each run of a set asks for it
-        _DIGESTS[key] = content_key(texts=[[name, column_texts(corpus, name)] for name in columns])
-    return _DIGESTS[key]
 
 
 def _field(value: Any, path: list[str]) -> Any:
