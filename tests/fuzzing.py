@@ -151,13 +151,11 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
 def damage(folder: Path, draw: random.Random) -> str:
     """Damage one file of a folder; what was done."""
     file = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
-    how = draw.choice(["bytes", "bytes", "bytes", "empty", "gone", "folder", "pipe", "random"])
+    how = draw.choice(["bytes", "bytes", "bytes", "empty", "gone", "folder", "random"])
     content = file.read_bytes()
     file.unlink()
     if how == "folder":
         file.mkdir()
-    elif how == "pipe":
-        os.mkfifo(file)
     elif how != "gone":
         made = {"bytes": mutated_bytes(content, draw), "empty": b"", "random": draw.randbytes(200)}
         file.write_bytes(made[how])

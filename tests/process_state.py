@@ -50,7 +50,7 @@ def process_state() -> dict[str, Any]:
         "garbage": gc.isenabled(),
         "path": list(sys.path),
         "other threads": {thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)},
-        "locks": dict(files._held),
+        "locks": set(files._held),
         "console": console.quiet,
         "stop": (interruption.requested, interruption._listening),
         "accelerate": [dict(each._shared_state) for each in (PartialState, AcceleratorState, GradientState)],

@@ -82,8 +82,8 @@ def test_a_set_of_runs_is_found_again_where_it_was_moved(contextwise: Callable, 
 LONG = "train ../recipe.yaml --set data.corpus=../corpus --set training.steps=100000 --out ../runs/run"
 """A long training, in a folder beside its corpus."""
 MOVES = {
-    "the run": ("runs/run", "or moved with its folder"),
-    "what it is in": ("runs", "or moved with its folder"),
+    "the run": ("runs/run", "cannot be written to .*No such file"),
+    "what it is in": ("runs", "cannot be written to .*No such file"),
     "the corpus": ("corpus", "stopped by SIGINT at step"),
     "the current folder": ("here", "the current folder was removed"),
 }

@@ -23,7 +23,7 @@ from accelerate.state import AcceleratorState, GradientState
 
 import contextwise
 from contextwise.base import machine
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import relative_to_here
 from contextwise.base.undisturbed import one_at_a_time
 from contextwise.cli import main
@@ -367,14 +367,6 @@ def test_a_link_to_itself_is_refused(
     assert ended(monkeypatch, *line.replace("{}", path).split()) == 2
     assert "error: " in (errors := capsys.readouterr().err) and path in errors
     assert {each.name for each in tmp_path.iterdir()} == {"losses.jsonl", "text.jsonl", "loop"}
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "samples_a.jsonl"])
-def test_losses_in_a_pipe_are_refused(tmp_path: Path, name: str) -> None:
-    """They were waited for."""
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(DataError, match="cannot be read: it is a pipe"):
-        contextwise.decide([str(tmp_path / name)])
 
 
 @pytest.mark.long

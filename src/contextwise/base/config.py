@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line
 from contextwise.base.files import at_home
 from contextwise.base.problems import IN_NAMES, problems_of
 
@@ -273,7 +273,6 @@ def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; a :class:`ConfigError` if it is missing, unreadable, invalid YAML, or not a mapping."""
     try:
-        refuse_pipe(path)
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; give the path of a YAML file{misspelt(path)}") from None

@@ -15,15 +15,13 @@ from typing import Any, NotRequired, TypedDict
 import yaml
 
 from contextwise.base.config import checked, read_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, refuse_pipe
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.files import (
     KeptPath,
     atomic_write,
-    check_locks,
     check_schema,
     disk_errors,
-    disk_failed,
     exclusive,
     make_folder,
     read_json,
@@ -229,12 +227,10 @@ class RunFolder(Viewed):
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a summary that is intact: the last step of a run writes it; DataError if it cannot be read."""
+        """Whether the run has a summary that is intact: the last step of a run writes it."""
         try:
             read_sealed_json(self.summary_file, "the run's summary", RunSummary)
-        except DataError as error:
-            if disk_failed(error):  # a finished run would be taken for another one
-                raise
+        except DataError:
             return False
         return True
 
@@ -306,7 +302,6 @@ class RunFolder(Viewed):
         if not self.metrics_file.exists():
             return {}, {}
         try:
-            refuse_pipe(self.metrics_file)
             *lines, last = self.metrics_file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
@@ -336,7 +331,6 @@ class RunFolder(Viewed):
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row, in one write."""
-        check_locks(self.metrics_file)
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 

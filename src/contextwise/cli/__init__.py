@@ -261,8 +261,8 @@ def _of_usage(error: BaseException) -> ConfigError | None:
 
 
 def _of_the_system(error: BaseException) -> ContextwiseError | None:
-    """The error of a full or failing disk, a file that cannot be used, or too little memory; None for others."""
-    from contextwise.base.files import failure_of_disk, is_disk_full
+    """The error of a full disk, a file that cannot be used, or too little memory; None for others."""
+    from contextwise.base.files import is_disk_full
 
     if is_disk_full(error):
         return DataError("no space left on the disk; free some space, and run the same command again")
@@ -272,8 +272,6 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
     if isinstance(error, RuntimeError) and (loop := re.fullmatch("Symlink loop from '(.*)'", str(error), re.DOTALL)):
         return DataError(f"{loop[1]} cannot be used: {os.strerror(errno.ELOOP)}")  # as later versions of Python say
-    if failure := failure_of_disk(error):
-        return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
     return None
 
 

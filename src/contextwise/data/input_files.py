@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contextwise.base.errors import DataError, misspelt, one_line, refuse_pipe
+from contextwise.base.errors import DataError, misspelt, one_line
 from contextwise.base.schemas import object_of
 
 UNREAD = (".bz2", ".xz", ".zst", ".lz4")
@@ -28,7 +28,6 @@ LONGEST_LINE = 2**28
 def readable(path: Path) -> Iterator[None]:
     """Convert errors while reading ``path`` into a :class:`DataError` that names it."""
     try:
-        refuse_pipe(path)
         yield
     except FileNotFoundError:
         raise DataError(f"there is no file {path}{misspelt(path)}") from None

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line
 from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.hashes import content_key
 from contextwise.decisions.logs import (
@@ -156,10 +156,6 @@ def _refuse_other_columns(names: list[Any]) -> None:
 def _read(path: Path, label: RunLabel) -> pa.Table:
     """The rows of a file, or of the logs of lm-evaluation-harness or Inspect."""
     kind = _kind(path)
-    try:
-        refuse_pipe(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if path.is_dir() and is_tracked(path):
         return tracked_rows(path, label)
     if path.is_dir() and len(logs := [*path.glob("*.eval"), *path.glob("*.json")]) == 1:

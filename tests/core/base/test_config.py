@@ -119,11 +119,3 @@ def test_numbers_are_written_as_people_write_them():
 def test_other_values_are_refused_in_our_words(values, words):
     with pytest.raises(ConfigError, match=words):
         validate(Lengths, values, "the recipe")
-
-
-def test_pipes_are_refused_before_they_are_opened(tmp_path):
-    import os
-
-    os.mkfifo(tmp_path / "recipe.yaml")
-    with pytest.raises(ConfigError, match="it is a pipe, a socket or a device"):
-        read_yaml(tmp_path / "recipe.yaml")

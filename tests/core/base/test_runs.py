@@ -1,6 +1,5 @@
 """Run folders: metrics that survive a kill, one owner at a time, no run overwrites another."""
 
-import errno
 import json
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.files import write_sealed_json
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
 from small import run_summary, write_rows
 
@@ -176,18 +174,3 @@ def test_a_run_that_stopped_early_shows_the_loss_of_its_weights(tmp_path):
 def test_examples_that_are_no_windows_are_called_examples(tmp_path):
     run = run_of(tmp_path, examples=40, objective={"name": "sentence"})
     assert repr(run).endswith("validation loss 1.5000 on 40 examples")
-
-
-def test_a_summary_that_the_disk_does_not_give_is_not_a_run_that_is_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(tmp_path)
-    write_sealed_json(run.summary_file, run_summary())
-    assert run.finished and not RunFolder(run.summary_file / "below").finished
-
-    def fails(*_: object, **__: object) -> str:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "read_text", fails)
-    with pytest.raises(DataError, match="the run's summary cannot be read: .*Input/output error"):
-        assert run.finished
