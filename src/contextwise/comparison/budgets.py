@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import estimate_over_seeds
-from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.comparison.compared_runs import ComparedRun
 from contextwise.training.recipe import AnyData
 from contextwise.training.settings import CorpusData
@@ -80,13 +80,13 @@ def _reason_against(runs: list[ComparedRun]) -> str | None:
         if compared.run is None:
             return f"{compared.name} is not a run of contextwise"
         recipe = compared.run.recipe()
-        if not compared.run.validations():
-            return f"{compared.source} {why_no_validation(compared.run, recipe)}"
+        if not compared.run.metrics("validation"):
+            return f"{compared.source} logged no validation loss"
         objectives.add(json.dumps(recipe.get("objective", {"name": "causal"}), sort_keys=True))
         data = recipe.get("data", {})
         targets = recipe.get("training", {}).get("evaluation_tokens")
         fingerprint = compared.summary.get("corpus", {}).get("fingerprint")
-        examples = compared.run.validations()[-1].get("examples")
+        examples = compared.run.metrics("validation")[-1].get("examples")
         measured.add((fingerprint, data.get("validation_split"), data.get("context"), targets, examples, _cut(data)))
     if len(objectives) > 1:
         return "the runs have different objectives, whose losses are not comparable"
@@ -103,15 +103,6 @@ def _cut(data: dict[str, Any]) -> tuple[Any, ...]:
         return ()
     cutting = [(name, *each.read) for name, each in read.sections.items() if each.cut(read.own_cut) != read.own_cut]
     return (read.cut.cross_documents, read.cut.start_at_documents, *cutting)
-
-
-def why_no_validation(run: RunFolder, recipe: dict[str, Any]) -> str:
-    """Why a run has no validation loss that can be compared."""
-    rows = run.metrics("validation")
-    if not rows:
-        return "logged no validation loss"
-    on = measured_on(recipe, rows[-1].get("examples"))
-    return f"was validated{on} while it trained, and fewer than {FEWEST_EXAMPLES} show nothing"
 
 
 def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -> Budget | None:
@@ -134,7 +125,7 @@ def _at_equal(kind: str, groups: dict[str, list[ComparedRun]], reference: str) -
 
 def validated_on(runs: Sequence[RunFolder]) -> str:
     """The examples of the runs' validations, in words; empty if they differ."""
-    words = {measured_on(run.recipe(), run.validations()[-1].get("examples")) for run in runs}
+    words = {measured_on(run.recipe(), run.metrics("validation")[-1].get("examples")) for run in runs}
     return words.pop() if len(words) == 1 else ""
 
 
@@ -143,7 +134,7 @@ def validation_curve(run: RunFolder, kind: str) -> tuple[np.ndarray, np.ndarray]
 
     A run that stops early exports the weights of its lowest loss, so its loss is the lowest so far.
     """
-    known = [(row[kind], row["loss"]) for row in run.validations() if kind in row]
+    known = [(row[kind], row["loss"]) for row in run.metrics("validation") if kind in row]
     spent, losses = np.array(known, dtype=float).reshape(-1, 2).T
     if run.recipe().get("training", {}).get("patience") is not None:
         losses = np.minimum.accumulate(losses)

@@ -49,7 +49,7 @@ from contextwise.experiments.grid import GRID, content_id, grid_points, same_fil
 from contextwise.experiments.scheduling import train_planned
 from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
-from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
+from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
 if TYPE_CHECKING:
@@ -329,7 +329,7 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
     Raises what :func:`~contextwise.training.run.train` raises.
     """
     run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved(), with_newer_settings)
+    run.check_free(recipe.resolved())
     if run.finished:
         remove_abandoned_lock(run.path)  # of a process that was killed when the run had finished
         return run

@@ -174,7 +174,7 @@ def _of_run(run: RunFolder) -> Table:
         rows.append(["state", f"not finished, at step {step:,}"])
     losses = [row["loss"] for row in metrics if row.get("kind") == "train"]
     rows += [["training loss", f"{losses[-1]:.4f}, of the newest steps"]] if losses else []
-    for row in run.validations()[-1:]:
+    for row in run.metrics("validation")[-1:]:
         loss = known.get("validation_loss", row["loss"])  # of the exported weights, which may be earlier ones
         rows.append(["validation loss", f"{loss:.4f}{measured_on(recipe, row.get('examples'))}"])
     return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)

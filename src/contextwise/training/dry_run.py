@@ -27,7 +27,7 @@ from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.launch import processes_of
-from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.recipe import Recipe
 from contextwise.training.run import DRY_RUN, build_trainer, fast_steps, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
@@ -95,7 +95,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         Interrupted: the process was asked to stop.
     """
     run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved(), with_newer_settings)
+    run.check_free(recipe.resolved())
     full_steps = recipe.full_steps
     if trunk_checkpoint(recipe, run) is not None:
         full_steps = recipe.training.decay(full_steps)

@@ -8,7 +8,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import count
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
-from contextwise.comparison.budgets import number_of_seeds, validated_on, validation_curve, why_no_validation
+from contextwise.comparison.budgets import number_of_seeds, validated_on, validation_curve
 from contextwise.comparison.compared_runs import SeededRun, groups_of
 
 
@@ -49,9 +49,9 @@ def side_by_side(sources: list[str]) -> ObjectivesJson:
     """
     opened = {source: RunFolder.open(source) for source in sources}
     for source, run in opened.items():
-        if run.summary()["validation_loss"] is None or not run.validations():
+        if run.summary()["validation_loss"] is None or not run.metrics("validation"):
             fix = "train on a corpus with a validation split, and with training.evaluation_tokens"
-            raise DataError(f"{source} {why_no_validation(run, run.recipe())}; {fix}")
+            raise DataError(f"{source} logged no validation loss; {fix}")
     groups = groups_of([SeededRun.of(source, opened[source]) for source in sources])
     runs = {name: [opened[each.source] for each in group] for name, group in groups.items()}
     every = [run.summary() for run in opened.values()]
