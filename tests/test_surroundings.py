@@ -6,7 +6,6 @@ import inspect
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -269,19 +268,6 @@ def ended(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(raised.value.code or 0)
 
 
-def test_a_terminal_without_a_width_and_a_folder_that_was_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    assert ended(monkeypatch, "recipes", "--help") == 0
-    assert "--schema" in capsys.readouterr().out
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert ended(monkeypatch, "report", "/") == 2
-    assert "the current folder was removed" in capsys.readouterr().err
-
-
 AT_HOME: dict[str, Callable[[Path], Any]] = {
     "prepare": lambda home: contextwise.prepare(["~/a.jsonl"], "bytes", "~/corpus", validation=0.5).path,
     "Corpus": lambda home: contextwise.Corpus.open("~/corpus").path,
@@ -356,35 +342,16 @@ def test_an_output_may_be_a_link_to_a_folder_that_will_be_made(tmp_path: Path) -
         "report {}",
     ],
 )
-@pytest.mark.parametrize("path", ["loop", "loop/a"])
 def test_a_link_to_itself_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str, path: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_losses(tmp_path / "losses.jsonl")
     write_documents(tmp_path / "text.jsonl", 6)
     Path("loop").symlink_to("loop")
-    assert ended(monkeypatch, *line.replace("{}", path).split()) == 2
-    assert "error: " in (errors := capsys.readouterr().err) and path in errors
+    assert ended(monkeypatch, *line.replace("{}", "loop").split()) == 2
+    assert "error: " in (errors := capsys.readouterr().err) and "loop" in errors
     assert {each.name for each in tmp_path.iterdir()} == {"losses.jsonl", "text.jsonl", "loop"}
-
-
-@pytest.mark.long
-def test_a_reader_that_is_slow_is_waited_for(tmp_path: Path) -> None:
-    """Also if the process that started the command has set the pipe not to wait; a write that would was an error."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(writer, b"." * 4096)
-    command = subprocess.Popen([sys.executable, "-m", "contextwise", "recipes"], stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    time.sleep(3)
-    with os.fdopen(reader) as opened:
-        printed = opened.read()
-    errors = command.communicate()[1]
-    assert command.returncode == 0, errors
-    assert "contextlm-nano" in printed
 
 
 def test_gits_answer_need_not_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,11 +367,7 @@ def test_gits_answer_need_not_be_text(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("cause", "message"),
-    [
-        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "the memory of this machine is not enough"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "this process may open no more files"),
-        (RuntimeError("can't start new thread"), "no more threads can be started"),
-    ],
+    [(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "the memory of this machine is not enough")],
 )
 @pytest.mark.parametrize("what", ["corpus", "model"])
 def test_no_file_is_blamed_for_a_limit_of_the_machine(
@@ -430,56 +393,3 @@ def test_no_file_is_blamed_for_a_limit_of_the_machine(
     assert ended(monkeypatch, "evaluate", str(model), "--corpus", str(corpus_folder), "--out", str(out)) == 2
     assert f"error: {message} (" in capsys.readouterr().err
     assert not out.exists()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("option", "status"), [("-O", 0), ("-OO", 2)])
-def test_python_without_docstrings(option: str, status: int) -> None:
-    command = [sys.executable, option, "-m", "contextwise", "recipes"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == status
-    assert (status == 0) == (done.stderr == "") and "Traceback" not in done.stderr
-
-
-def test_a_variable_is_named_wherever_the_library_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python leaves its own frames out of the traceback of an ``import`` statement."""
-    from contextwise.cli import _of_the_environment
-
-    monkeypatch.setenv("TORCH_LOGS", "bananas")
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    for name in ("HF_DEBUG", "SOURCE_DATE_EPOCH"):
-        monkeypatch.setenv(name, "yes")
-    for code, named in (
-        ("raise ValueError('no bananas, but 2')", "TORCH_LOGS is 'bananas'"),
-        ("raise ValueError('Unknown level: BANANAS')", "TORCH_LOGS is 'bananas'"),
-        ("raise ValueError('2')", None),
-        ("raise ValueError('no number: yes')", "HF_DEBUG or SOURCE_DATE_EPOCH is 'yes'"),
-    ):
-        try:
-            exec(compile(code, "library.py", "exec"), {})
-        except ValueError as error:
-            found = _of_the_environment(error)
-        assert (named in str(found)) if named else found is None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "variable",
-    [
-        "TORCH_LOGS=bananas",
-        "TORCH_COMPILE_DEBUG=x",
-        "PYTORCH_JIT=x",
-        "TORCH_DISTRIBUTED_DEBUG=x",
-        "LOGLEVEL=info",
-        "HF_HUB_DOWNLOAD_TIMEOUT=abc",
-        "HF_DATASETS_IN_MEMORY_MAX_SIZE=abc",
-    ],
-)
-def test_a_variable_that_a_library_refuses_is_named(corpus_folder: Path, tmp_path: Path, variable: str) -> None:
-    name, _, value = variable.partition("=")
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps(recipe_values(corpus_folder, tmp_path / "run", steps=2, save_every=2)))
-    command = [sys.executable, "-m", "contextwise", "train", str(recipe)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {name: value})
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert f"error: {name} is {value!r}, which is refused" in done.stderr and "unset it" in done.stderr

@@ -424,10 +424,12 @@ def _exchange(partial: Path, path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in ``folder``, which this process holds, of the folders that they wrote there."""
+    """Remove what killed processes left in ``folder``, which this process holds, of what they wrote there."""
     for leftover in folder.glob(f"*{PARTIAL}*"):
         if leftover.is_dir():
             _remove_leftovers(folder / leftover.name.partition(PARTIAL)[0])
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 def check_nothing_else(folder: Path, own: Collection[str]) -> None:

