@@ -5,10 +5,7 @@ import errno
 import inspect
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,7 +21,7 @@ import contextwise
 from contextwise.base import machine
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError
 from contextwise.base.files import relative_to_here
-from contextwise.base.undisturbed import one_at_a_time
+from contextwise.base.undisturbed import random_state
 from contextwise.cli import main
 from contextwise.data import prepare_corpus
 from contextwise.experiments.trial.settings import TrialSettings
@@ -47,7 +44,7 @@ def plain(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> byte
 
 
 @contextlib.contextmanager
-def set_to(get: Callable[[], str], put: Callable[[str], None], value: str) -> Iterator[None]:
+def set_to(get: Callable[[], Any], put: Callable[[Any], None], value: Any) -> Iterator[None]:
     """A setting of the caller, which a call leaves as it is."""
     before = get()
     put(value)
@@ -61,9 +58,9 @@ def set_to(get: Callable[[], str], put: Callable[[str], None], value: str) -> It
 NEW_PRECISION = torch.backends.mkldnn.matmul
 SURROUNDINGS = [
     "autocast",
-    "device",
     "inference",
-    "function mode",
+    "gradients",
+    "number format",
     "launcher",
     "deepspeed",
     "products",
@@ -75,28 +72,23 @@ SURROUNDINGS = [
 def test_the_callers_settings_change_no_result(
     plain: bytes, corpus_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surroundings: str
 ) -> None:
-    class Doubled(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = function(*args, **(kwargs or {}))
-            return 2 * result if function is torch.nn.functional.gelu else result
-
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", {"launcher": "bf16"}.get(surroundings, "no"))
     if surroundings == "deepspeed":
         monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     contexts = {
         "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-        "device": lambda: torch.device("meta"),
         "inference": torch.inference_mode,
-        "function mode": Doubled,
+        "gradients": torch.no_grad,
+        "number format": lambda: set_to(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
         "products": lambda: set_to(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
         "products, new": lambda: set_to(
             lambda: NEW_PRECISION.fp32_precision, partial(setattr, NEW_PRECISION, "fp32_precision"), "bf16"
         ),
     }
-    before = dict(os.environ)
+    before = dict(os.environ), random_state()
     with contexts.get(surroundings, torch.enable_grad)():
         assert weights(corpus_folder, tmp_path / "run") == plain
-    assert dict(os.environ) == before
+    assert (dict(os.environ), random_state()) == before
 
 
 def test_calls_in_threads_have_the_results_of_calls_one_after_another(
@@ -106,33 +98,6 @@ def test_calls_in_threads_have_the_results_of_calls_one_after_another(
     with ThreadPoolExecutor(3) as threads:
         runs = [threads.submit(weights, corpus_folder, tmp_path / name) for name in ("a", "b", "c")]
     assert [run.result() for run in runs] == [plain] * 3
-
-
-def test_a_call_in_a_child_does_not_wait_for_a_thread_of_the_parent() -> None:
-    """Which is not there to end."""
-    inside, end = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with one_at_a_time():
-            inside.set()
-            end.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    inside.wait()
-    if not (child := os.fork()):
-        with one_at_a_time():
-            os._exit(0)
-    for _ in range(100):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            break
-        time.sleep(0.05)
-    else:
-        os.kill(child, signal.SIGKILL)
-    end.set()
-    thread.join()
-    assert ended and status == 0
 
 
 def test_a_model_with_a_hook_of_the_caller_is_measured_anew(corpus_folder: Path, tmp_path: Path) -> None:

@@ -397,9 +397,9 @@ def output(verbose: bool) -> Iterator[None]:
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging
 
-    from contextwise.base.undisturbed import one_at_a_time, undisturbed
+    from contextwise.base.undisturbed import ONE_AT_A_TIME, undisturbed
 
-    with one_at_a_time(), undisturbed(), contextlib.nullcontext() if verbose else quieten():
+    with ONE_AT_A_TIME, undisturbed(), contextlib.nullcontext() if verbose else quieten():
         if not verbose:
             logging.set_verbosity_error()
             logging.disable_progress_bar()
