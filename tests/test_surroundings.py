@@ -258,11 +258,11 @@ def test_a_path_may_begin_at_the_home_folder(tmp_path: Path, monkeypatch: pytest
     write_losses(home / "losses.jsonl")
     for name, call in AT_HOME.items():
         assert home in call(home).parents, name
-    commands = [["recipes", "--copy", "~/recipes"], ["recipes", "--copy=~/again"], ["corpus", "~/corpus"]]
-    commands += [["decide", str(home / "losses.jsonl"), "--out=~/other"]]
+    losses = str(home / "losses.jsonl")
+    commands = [["corpus", "~/corpus"], ["decide", losses, "--out", "~/other"], ["decide", losses, "--out=~/again"]]
     for words in commands:
         assert ended(monkeypatch, *words) == 0, words
-    assert {"recipes", "again", "other"} <= {each.name for each in home.iterdir()}
+    assert {"again", "other"} <= {each.name for each in home.iterdir()}
     assert not list((tmp_path / "here").iterdir())
 
 
@@ -274,8 +274,8 @@ def test_a_user_without_a_home_folder(
     monkeypatch.setattr("os.getuid", lambda: 54321)
     monkeypatch.chdir(tmp_path)
     assert relative_to_here(f"{tmp_path}/a and ~/b") == "a and ~/b"
-    assert ended(monkeypatch, "recipes", "--copy=~/recipes") == 2
-    assert "~/recipes begins with ~, but there is no such home folder" in capsys.readouterr().err
+    assert ended(monkeypatch, "decide", "losses.jsonl", "--out=~/again") == 2
+    assert "~/again begins with ~, but there is no such home folder" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -300,7 +300,6 @@ def test_an_output_may_be_a_link_to_a_folder_that_will_be_made(tmp_path: Path) -
     [
         "prepare text.jsonl --tokenizer bytes --out {}",
         "decide losses.jsonl --out {}",
-        "recipes --copy {}",
         "evaluate {} --corpus {}",
         "evaluate . --corpus {}",
         "decide {}",

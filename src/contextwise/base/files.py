@@ -489,23 +489,6 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what)
 
 
-def check_output(path: Path, what: str) -> None:
-    """Raise a ConfigError if a file of JSON that a user names is a folder, or another kind of file, which would be lost."""
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give the name of a file for {what}")
-    if path.is_file() and path.stat().st_size:
-        try:
-            read_json(path, what)
-        except DataError:
-            raise ConfigError(f"{path} is no JSON file, and would be lost; give another name for {what}") from None
-
-
-def write_output(path: Path, value: Any, what: str) -> None:
-    """:func:`write_json` to a file that a user names, after :func:`check_output`."""
-    check_output(path, what)
-    write_json(path, value, what)
-
-
 def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
     """Read a JSON file that Contextwise wrote.
 

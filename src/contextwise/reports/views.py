@@ -183,8 +183,13 @@ def _of_run(run: RunFolder) -> Table:
 def text_of(result: Any) -> str:
     """What the verb of a result prints, in 80 columns."""
     text = io.StringIO()
-    Terminal(file=text, width=80, highlight=False).print(*_own(TEXTS, result)(result), sep="\n", markup=False)
+    Terminal(file=text, width=80, highlight=False).print(*parts_of(result), sep="\n", markup=False)
     return text.getvalue().rstrip()
+
+
+def parts_of(result: Any) -> list[Any]:
+    """The tables and sentences that the verb of a result prints."""
+    return _own(TEXTS, result)(result)
 
 
 def _text_of_measurement(result: Any) -> list[Any]:

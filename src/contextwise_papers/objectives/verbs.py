@@ -5,12 +5,11 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from contextwise.cli.common import AsJson, Prints, json_file, show_and_write
+from contextwise.cli.common import AsJson, Prints, show_values
 
 
 def objectives(
     runs: Annotated[list[str], Argument(help="Runs.")],
-    out: Annotated[Path | None, json_file("Write the list to this JSON file.")] = None,
     as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.side_by_side:ObjectivesJson")] = False,
 ) -> None:
     """List objectives side by side: tokens read and predicted, FLOPs, own losses.
@@ -20,7 +19,7 @@ def objectives(
     from contextwise_papers.objectives.side_by_side import side_by_side, side_by_side_table
 
     result = side_by_side(runs)
-    show_and_write([side_by_side_table(result)], "the list", result, out, as_json)
+    show_values(result, as_json, side_by_side_table(result))
 
 
 def forgetting(
@@ -40,7 +39,6 @@ def forgetting(
     ] = None,
     stride: Annotated[int | None, Option(help="Between windows.", show_default="half the context")] = None,
     limit: Annotated[int | None, Option(help="Score only the first N documents of each corpus.")] = None,
-    out: Annotated[Path | None, json_file("Write the report to this JSON file.")] = None,
     as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.forgetting:Forgetting")] = False,
 ) -> None:
     """Measure what models forget of an old corpus while they are trained on a new one.
@@ -54,4 +52,4 @@ def forgetting(
 
     corpora = [Corpus.open(path, split=split) for path in (old, new)]
     result = Forgetting(models, *corpora, context=context, stride=stride, limit=limit)
-    show_and_write([forgetting_tables(result)], "the report on forgetting", result, out, as_json)
+    show_values(result, as_json, forgetting_tables(result))

@@ -23,7 +23,6 @@ from contextwise.base.files import (
     remove_abandoned_lock,
     without_folders,
     write_json,
-    write_output,
 )
 from contextwise.base.hashes import sha256_file
 from processes import Program
@@ -405,24 +404,6 @@ def test_the_file_of_a_killed_process_is_removed_and_that_of_another_machine_is_
     with refused, exclusive(tmp_path / "run", "the run"):
         pass
     assert owner.read_text() == "1\nelsewhere\n"
-
-
-def test_an_output_replaces_json_and_nothing_else(tmp_path):
-    out = tmp_path / "result.json"
-    write_output(out, {"a": 1}, "the result")
-    write_output(out, {"a": 2}, "the result")
-    assert read_json(out, "it") == {"a": 2}
-    (tmp_path / "empty").touch()
-    write_output(tmp_path / "empty", {}, "the result")
-    notes = tmp_path / "notes.md"
-    notes.write_text("# Mine\n")
-    with pytest.raises(
-        ConfigError, match=r"notes.md is no JSON file, and would be lost; give another name for the result"
-    ):
-        write_output(notes, {"a": 1}, "the result")
-    assert notes.read_text() == "# Mine\n"
-    with pytest.raises(ConfigError, match="is a folder; give the name of a file for the result"):
-        write_output(tmp_path, {}, "the result")
 
 
 def test_a_child_of_a_killed_process_does_not_keep_its_lock(tmp_path):

@@ -373,7 +373,7 @@ def test_a_full_standard_output_is_one_line() -> None:
 
 @pytest.mark.parametrize("empty", ["''", "' '"])
 def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise, empty: str) -> None:
-    for line in ("evaluate nowhere --corpus", "train x --out", "recipes --copy"):
+    for line in ("evaluate nowhere --corpus", "train x --out"):
         contextwise.refused(f"{line} {empty}", f"{line.split()[-1]} is empty; give a path")
 
 
