@@ -3,7 +3,6 @@
 All messages for people are written to :data:`console` (standard error); standard output is for results that programs read.
 """
 
-import collections
 import contextlib
 import functools
 import re
@@ -39,8 +38,8 @@ def printable(text: str) -> str:
     return STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-FEWEST_MARKS = 4
-"""Advances of a progress bar before it shows the time left."""
+LONGEST_ESTIMATE_SECONDS = 86400.0
+"""Seconds of which the time left is estimated, at most; and of 1000 advances."""
 LINE_EVERY_SECONDS = 20.0
 """Seconds between two lines of progress in a log, or more."""
 
@@ -83,40 +82,34 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         progress.MofNCompleteColumn(),
         progress.TextColumn(unit),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.fields[left]}", markup=False),
+        progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=True,
+        speed_estimate_period=LONGEST_ESTIMATE_SECONDS,
+        get_time=time.monotonic,
         disable=console.quiet or not (console.is_terminal or console.is_jupyter),
     )
     with bar:
-        task, printed = bar.add_task(description, total=total, note="", left=""), time.monotonic()
-        marks = collections.deque[tuple[float, float]](maxlen=1000)  # time, and what is done
-
-        def left() -> str:
-            from contextwise.base.estimates import duration  # slow
-
-            if total is None or len(marks) < FEWEST_MARKS:
-                return ""
-            # The first mark is of a step with its warm-up, or of what was done before a resumed start.
-            (begin, first), (now, done) = marks[1], marks[-1]
-            return f"about {duration((total - done) * (now - begin) / (done - first))} left"
+        task, printed = bar.add_task(description, total=total, note=""), time.monotonic()
+        state = bar.tasks[0]
 
         def print_line() -> None:
-            state = bar.tasks[0]
+            from contextwise.base.estimates import duration  # slow
+
             of = "" if total is None else f" of {total:,.0f}"
-            parts = [f"{description}: {state.completed:,.0f}{of} {unit}".rstrip(), state.fields["note"], left()]
+            left = state.time_remaining
+            left_in_words = "" if left is None else f"about {duration(left)} left"
+            parts = [f"{description}: {state.completed:,.0f}{of} {unit}".rstrip(), state.fields["note"], left_in_words]
             say(", ".join(filter(None, parts)))
 
         def advance(amount: float = 1, *, done: float | None = None, note: str | None = None) -> None:
             if note is not None:
                 bar.update(task, note=note)
-            before = bar.tasks[0].completed
-            bar.update(task, advance=amount if done is None else None, completed=done)
-            if (after := bar.tasks[0].completed) > before:
-                marks.append((time.monotonic(), after))
-            if not bar.disable:
-                bar.update(task, left=left())
+            if done is not None and not state.completed:
+                state.completed = done  # before a resumed start, of which the speed says nothing
+            else:
+                bar.update(task, advance=amount if done is None else None, completed=done)
             nonlocal printed
             if bar.disable and not bar.finished and time.monotonic() - printed >= LINE_EVERY_SECONDS:
                 print_line()

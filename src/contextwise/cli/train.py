@@ -96,9 +96,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     summary = run.summary()
     loss = validation_loss(recipe, summary)
     lost = "no validation" if loss is None else f"validation loss {loss}"
-    validated = ""
-    if summary["validation_loss"] is not None:
-        validated = f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
+    validated = "" if loss is None else f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
     if warning := few_steps({recipe.name: summary["steps"]}):
         say(f"note: {warning}")
     if not summary["target_tokens"] and not recipe.objective.whole_steps:
