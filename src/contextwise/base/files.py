@@ -301,36 +301,27 @@ def _remove_leftovers(path: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def remove_abandoned_lock(path: Path) -> None:
-    """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
-    if _lock_file(path.absolute(), inside=False).exists():
-        with contextlib.suppress(ContextwiseError), exclusive(path, "the lock"):
-            pass
-
-
 def check_new(out: Path) -> None:
     """Raise a ConfigError if the folder to write exists."""
     if out.exists():
-        remove_abandoned_lock(out)  # of a process that was killed when it had written the folder
+        is_held(out)  # which removes the lock of a process that was killed when it had written the folder
         raise ConfigError(f"{out} already exists; choose another folder")
 
 
 def is_held(path: Path, *, inside: bool = False) -> bool:
-    """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
-    file = _lock_file(path, inside)
+    """Whether a process holds ``path`` with :func:`exclusive`. The lock file that a killed process left is removed."""
+    file = _lock_file(path.absolute(), inside)
+    if not file.exists() and not _owner_file(file).exists():
+        return False
     try:
-        # NFS locks only what is opened for writing; the lock of another user, or a mount that is read only, cannot be.
-        with file.open("r+b" if os.access(file, os.W_OK) else "rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        release = _locked(file)
+    except FileNotFoundError:  # its folder was removed
+        return False
+    except OSError:  # it is of another user, or on a disk that is read only
         return True
-    except OSError:  # there is no lock file, or no flock
-        owner = _owner_file(file)
-        release = _locked_by_existence(owner) if owner.exists() else None
-        if release is None:
-            return owner.exists()
+    if release is not None:
         release()
-    return False
+    return release is None
 
 
 # ---- folders and files, written whole ----

@@ -38,7 +38,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError, check_alone
 from contextwise.base.estimates import count
-from contextwise.base.files import atomic_write, exclusive, is_held, remove_abandoned_lock
+from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.base.stopping import first_process
@@ -331,7 +331,7 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved())
     if run.finished:
-        remove_abandoned_lock(run.path)  # of a process that was killed when the run had finished
+        is_held(run.path)  # which removes the lock of a process that was killed when the run had finished
         return run
     # Of several processes of one training (torchrun) the first alone holds the lock.
     first = first_process()
