@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import random
 import shutil
 from pathlib import Path
@@ -139,7 +138,6 @@ def write_hostile_texts(folder: Path) -> dict[str, Path]:
     table = pa.Table.from_arrays([pa.array(["some words"] * 30)] * 2, names=["text", "text"])
     pq.write_table(table, folder / "twice.parquet")
     pq.write_table(pa.table({"text": pa.array([b"\xff"] * 30)}), folder / "bytes.parquet")
-    os.mkfifo(folder / "pipe.jsonl")
     (folder / "folder.jsonl").mkdir()
     return {path.name: path for path in sorted(folder.iterdir())}
 
@@ -178,27 +176,6 @@ def test_damaged_corpora_models_and_runs(folder: Path, tmp_path: Path, rounds: i
         if (problem := run(words, place).problem((0, 1, 2) if words[0] == "train" else (0, 2))) is not None:
             problems.append(f"{done}\n{problem}")
     report(problems)
-
-
-PIPES = {
-    "corpus/manifest.json": "evaluate model --corpus corpus",
-    "corpus/tokenizer/tokenizer.json": "corpus corpus",
-    "model/tokenizer.json": "generate model the",
-    "run/summary.json": "report run",
-    "run/metrics.jsonl": "report run",
-    "run/model/manifest.json": "evaluate run --corpus corpus",
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "file", [pytest.param(name, marks=() if name.endswith("manifest.json") else pytest.mark.slow) for name in PIPES]
-)
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path, tmp_path: Path, file: str) -> None:
-    place = Path(shutil.copytree(folder, tmp_path / "place"))
-    (place / file).unlink()
-    os.mkfifo(place / file)
-    assert run(PIPES[file].split(), place).problem() is None
 
 
 def commands_on(place: Path) -> dict[str, list[list[str]]]:

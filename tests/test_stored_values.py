@@ -234,16 +234,7 @@ def test_sound_files_are_read(made: Path, tmp_path: Path, contextwise: Contextwi
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("[1e999]", "the number 1e999 is too large"),
-        ("-1e308", "the number -1e308 is too large"),
-        ("9" * 500, "is too large"),
-        ('{"a": 1, "a": 2}', "it has the key 'a' twice"),
-        ("[" * 100_000, "it is nested too deeply"),
-        ("\ufeff{}", "BOM"),
-        ("", "Expecting value"),
-    ],
+    ("text", "why"), [("[" * 100_000, "it is nested too deeply"), ("\ufeff{}", "BOM"), ("", "Expecting value")]
 )
 def test_json_that_is_refused(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):

@@ -243,9 +243,7 @@ def compare(
         curves: compare the context curves of runs, not their losses.
         reference, all_pairs, unit, label: as for :func:`contextwise.comparison.comparison.compare`.
     """
-    from contextwise.comparison import comparison
-    from contextwise.comparison.compared_runs import evaluate_all
-    from contextwise.comparison.curves import are_curves, compare_curves, open_curves
+    from contextwise.comparison.sources import compare_sources
     from contextwise.evaluation.kernel import Subject
 
     if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):
@@ -268,22 +266,19 @@ def compare(
             own = names[i] if names else f"{kind}-{i + 1}" if kinds.count(kind) > 1 else None
             subjects.append(model if isinstance(model, Subject) else Subject(model, name=own))
     with output(verbose):
-        paths = [each for each in subjects if isinstance(each, str)]
-        if curves or are_curves(paths):
-            others = {"corpus": corpus, "split": split, "limit": limit, "label": label, "reference": reference}
-            given = {name: value is not None for name, value in others.items()}
-            return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
         if corpus is not None and not isinstance(corpus, str | Path):
             corpus = _documents(corpus, split)
-        if corpus is None and limit is not None:
-            raise ConfigError("limit says how much of the corpus is read; give that too")
-        results = None if corpus is None else evaluate_all(subjects, corpus, split or HELD_OUT, unit, limit=limit)
-        sources = [
-            each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
-            for i, each in enumerate(subjects)
-        ]
-        return comparison.compare(
-            sources, label=label, results=results, names=names, reference=reference, all_pairs=all_pairs, unit=unit
+        return compare_sources(
+            subjects,
+            corpus,
+            split=split,
+            limit=limit,
+            label=label,
+            reference=reference,
+            all_pairs=all_pairs,
+            unit=unit,
+            names=names,
+            curves=curves,
         )
 
 
@@ -389,9 +384,9 @@ def output(verbose: bool) -> Iterator[None]:
     from datasets.utils import disable_progress_bars
     from transformers.utils import logging
 
-    from contextwise.base.undisturbed import one_at_a_time, undisturbed
+    from contextwise.base.undisturbed import ONE_AT_A_TIME, undisturbed
 
-    with one_at_a_time(), undisturbed(), contextlib.nullcontext() if verbose else quieten():
+    with ONE_AT_A_TIME, undisturbed(), contextlib.nullcontext() if verbose else quieten():
         if not verbose:
             logging.set_verbosity_error()
             logging.disable_progress_bar()

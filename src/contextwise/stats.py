@@ -3,11 +3,11 @@
 Imports neither torch nor transformers.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
 import math
+import operator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -37,18 +37,11 @@ class LossWriter:
 
     Raises:
         DataError: the file cannot be written, or no document was added.
+        TypeError: the seed or the step is not a whole number.
     """
 
     def __init__(self, path: str | Path, arm: str, seed: int, step: int | None = None) -> None:
         self.path = Path(path)
-        numbers = {"seed": seed} | ({} if step is None else {"step": step})
-        for name, number in numbers.items():
-            try:
-                whole = not isinstance(number, str) and number == int(number) and 0 <= number < 2**63
-            except (TypeError, ValueError, OverflowError):
-                whole = False
-            if not whole:
-                raise DataError(f"{name} is {number!r}, but must be a whole number from 0 to below 2^63")
         if not str(arm).strip():
             raise DataError("arm is empty; give the name of the way to train")
         if not self.path.name or (self.path.exists() and not self.path.is_file()):
@@ -57,17 +50,16 @@ class LossWriter:
             raise DataError(
                 f"{path} does not end with {' or '.join(JSON_LINES)}, but JSON Lines are written; name it so"
             )
-        self._run: dict[str, Any] = {"arm": str(arm)} | {name: int(number) for name, number in numbers.items()}
+        self._run: dict[str, Any] = {"arm": str(arm), "seed": operator.index(seed)}
+        self._run |= {} if step is None else {"step": operator.index(step)}
         self._written: set[str] = set()
-        self._stack = contextlib.ExitStack()
         self._file: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        if self._file is not None:
-            raise DataError(f"{self.path} is open already; use a writer of its own for each file")
         with disk_errors("the losses", self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._stack.enter_context(atomic_file(self.path, "the losses"))
+        self._whole = atomic_file(self.path, "the losses")
+        self._file = self._whole.__enter__()
         self._written.clear()
         return self
 
@@ -77,9 +69,9 @@ class LossWriter:
         self._file = None
         if kind is None and not self._written:
             empty = DataError(f"no document was added, so {self.path} is not written; add each held-out document")
-            self._stack.__exit__(type(empty), empty, None)
+            self._whole.__exit__(type(empty), empty, None)
             raise empty
-        return self._stack.__exit__(kind, error, trace)
+        return self._whole.__exit__(kind, error, trace)
 
     def add(self, document: str | int, tokens: float, nats: float, **more: Any) -> None:
         """Add a document.

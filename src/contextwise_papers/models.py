@@ -292,7 +292,7 @@ def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
     for name, seeds in runs.items():
         losses[name] = {}
         for run in seeds:
-            for row in run.validations():
+            for row in run.metrics("validation"):
                 losses[name].setdefault(row["tokens"], []).append(row["loss"])
     shared = sorted(set.intersection(*(set(by_tokens) for by_tokens in losses.values())))
     rows = [

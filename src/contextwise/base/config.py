@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line
 from contextwise.base.files import at_home
 from contextwise.base.problems import IN_NAMES, problems_of
 
@@ -33,8 +33,6 @@ Model = TypeVar("Model", bound="Settings")
 Function = TypeVar("Function", bound=Callable[..., Any])
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's safe loader in C if available: several times faster."""
-DEEPEST, MOST_VALUES = 50, 100_000
-"""Levels and values of a YAML document."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MISREAD = re.compile(r"[-+]?0[0-9_]*[0-9]|.*:.*")
 """A number of YAML 1.1 that people read as another one: 010 is 8, and 1:30 is 90."""
@@ -212,25 +210,15 @@ def parse_yaml(text: str) -> Any:
     """Read the values of a YAML document that a user wrote.
 
     Raises:
-        ValueError: it is not YAML, has a key twice, is nested deeper than 50 levels, or stands for more than 100,000 values,
-            aliases included; the message is one line.
+        ValueError: it is not YAML, has a key twice, or a number in another base; the message is one line.
     """
     try:
-        depth = 0
-        for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise ValueError(f"it is nested more than {DEEPEST} levels deep")
-            if count > 2 * MOST_VALUES:  # before any is built, which takes minutes for millions
-                raise ValueError(f"it has more than {MOST_VALUES:,} values")
         loader = _LOADER(text)
         try:
             node = loader.get_single_node()
             if node is None:
                 return None
-            if _values_of(node, {}) > MOST_VALUES:
-                raise ValueError(f"with its aliases it stands for more than {MOST_VALUES:,} values")
+            _check_node(node, set())
             return loader.construct_document(node)
         finally:
             loader.dispose()
@@ -238,42 +226,33 @@ def parse_yaml(text: str) -> Any:
         raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
 
 
-def _check_keys(node: yaml.MappingNode) -> None:
-    """Raise a ValueError if a mapping has a key twice: YAML forbids it, and PyYAML drops the first value."""
-    first: dict[tuple[str, str], int] = {}
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            name, line = (key.tag, key.value), key.start_mark.line + 1
-            if name in first:
-                raise ValueError(f"the key {key.value!r} is given twice, in lines {first[name]} and {line}")
-            first[name] = line
-
-
-def _values_of(node: yaml.Node, known: dict[int, float]) -> float:
-    """Number of values that a node stands for, with those of its aliases; infinite for a node that contains itself."""
-    if id(node) not in known:
-        known[id(node)] = math.inf  # while it is being counted
-        if isinstance(node, yaml.ScalarNode):
-            node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
-            if node.tag in _NUMBERS and _MISREAD.fullmatch(node.value):
-                raise ValueError(
-                    f"{node.value} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
-                    "write the number in decimal, or quote it if it is a text"
-                )
-            parts: list[yaml.Node] = []
-        elif isinstance(node, yaml.MappingNode):
-            _check_keys(node)
-            parts = [part for pair in node.value for part in pair]
-        else:
-            parts = node.value
-        known[id(node)] = 1 + sum(_values_of(part, known) for part in parts)
-    return known[id(node)]
+def _check_node(node: yaml.Node, checked: set[int]) -> None:
+    """Raise a ValueError for a key that is given twice, of which PyYAML drops the first value, and for misread numbers."""
+    if id(node) in checked:  # an alias
+        return
+    checked.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
+        if node.tag in _NUMBERS and _MISREAD.fullmatch(node.value):
+            raise ValueError(
+                f"{node.value} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
+                "write the number in decimal, or quote it if it is a text"
+            )
+        return
+    parts = node.value
+    if isinstance(node, yaml.MappingNode):
+        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and keys.count((key.tag, key.value)) > 1:
+                raise ValueError(f"the key {key.value!r} is given twice, first in line {key.start_mark.line + 1}")
+        parts = [part for pair in node.value for part in pair]
+    for part in parts:
+        _check_node(part, checked)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; a :class:`ConfigError` if it is missing, unreadable, invalid YAML, or not a mapping."""
     try:
-        refuse_pipe(path)
         data = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}; give the path of a YAML file{misspelt(path)}") from None

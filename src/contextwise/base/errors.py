@@ -6,7 +6,6 @@ The command line prints it without a traceback and exits with :attr:`Contextwise
 
 import contextlib
 import difflib
-import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,12 +134,6 @@ def not_installed(package: str, command: str = "") -> str:
     """
     quoted = " ".join(f"'{each}'" if "[" in each else each for each in package.split())
     return f"which is not installed; install it with: {command or f'pip install {quoted}'}"
-
-
-def refuse_pipe(path: Path) -> None:
-    """Raise an OSError for a named pipe, a socket or a device, which may have no end; ``/dev/fd`` is a shell's pipe."""
-    if path.exists() and not path.is_file() and not path.is_dir() and path.parent.name != "fd":
-        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device; give a file", str(path))
 
 
 def check_alone(what: str) -> None:

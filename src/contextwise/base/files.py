@@ -13,15 +13,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import interruption, say
 from contextwise.base.schemas import json_schema, mismatch, parse_json
@@ -31,13 +29,13 @@ _REPLACED = f"{PARTIAL}old"
 _REFUSED = (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError)
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_FAILED = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN}
 _NOT_WRITABLE = {errno.EROFS, errno.ENOENT, errno.EIO, errno.ENAMETOOLONG}
 _NUMBER = re.compile(r"\(os error (\d+)\)")  # in the messages of libraries in Rust
 _PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)+/?")
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EBADF}
 _ATTEMPTS = 4  # more than one: `is_held` of another process holds a lock for a moment
 _POLL_SECONDS = 0.05
+_ABANDONED_SECONDS = 86400  # of a partial file that nothing was written to: its writer was killed
 
 
 # ---- errors of disks ----
@@ -53,23 +51,12 @@ def system_error(error: BaseException) -> int | None:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an error, or one that caused it, says that the disk is full or a file as large as it may be."""
-    return _caused_by(error, _FULL) is not None
-
-
-def failure_of_disk(error: BaseException) -> str | None:
-    """The system's words for a failure of a disk or of a file server, in an error or its cause; None for other errors."""
-    number = _caused_by(error, _FAILED)
-    return None if number is None else os.strerror(number)
-
-
-def _caused_by(error: BaseException, numbers: Collection[int]) -> int | None:
-    """The first of the system's numbers ``numbers`` that an error, or one that caused it, has."""
     cause: BaseException | None = error
     while cause is not None:
-        if (number := system_error(cause)) in numbers:
-            return number
+        if system_error(cause) in _FULL:
+            return True
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-    return None
+    return False
 
 
 @contextlib.contextmanager
@@ -86,8 +73,6 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
                 "free some space, or choose another folder, and run the same command again"
             ) from error
         number = system_error(error)
-        if number == errno.ENOENT:
-            check_locks(where)
         if isinstance(error, _REFUSED) or number in _NOT_WRITABLE:
             reason = os.strerror(number) if number else error
             raise DataError(
@@ -185,50 +170,17 @@ def _owner_file(file: Path) -> Path:
     return file.with_name(f"{file.name}.owner")
 
 
-@dataclass(frozen=True)
-class _Lock:
-    """A lock that this process holds on ``path`` (``what`` in messages), by its lock file ``file``, which is open."""
-
-    path: Path
-    what: str
-    file: Path
-    opened: BinaryIO
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the file is still the one that this process locked; without it, another process can lock ``path``."""
-        try:
-            return os.path.samestat(os.fstat(self.opened.fileno()), self.file.stat())
-        except OSError:
-            return False
-
-
-_held: dict[Path, _Lock] = {}
+_held: set[BinaryIO] = set()
 
 
 def _hold_nothing() -> None:
     """Close the lock files that a forked child inherits: a loader of data would keep the locks of a parent that was killed."""
-    for lock in _held.values():
-        lock.opened.close()
+    for opened in _held:
+        opened.close()
     _held.clear()
 
 
 os.register_at_fork(after_in_child=_hold_nothing)
-
-
-def check_locks(path: Path) -> None:
-    """Raise a DataError if this process locked ``path``, or a folder that contains it, and the lock file was removed since.
-
-    It is called before every write to an output: another process may have locked and written the output in the meantime.
-    """
-    absolute = path.absolute()
-    for lock in list(_held.values()):
-        if (lock.path == absolute or lock.path in absolute.parents) and not lock.in_place:
-            raise DataError(
-                f"{path} was not written: the lock file {lock.file} was removed while this process used {lock.what}, or moved "
-                "with its folder, so another process may use it too; run the same command again, with the folder's new path if "
-                "it was moved"
-            )
 
 
 @contextlib.contextmanager
@@ -237,9 +189,8 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
 
     The lock is advisory (``flock``), on ``.NAME.lock`` next to ``path``, which need not exist. The system releases it when
     the process ends in any way. A second lock in the same process also waits or fails. On a file system without ``flock`` the
-    lock is the existence of ``.NAME.lock.owner``, which names the process; that of a process of this machine that was killed
-    is removed. So is what killed attempts at writing ``path`` left beside it, and folders made for ``path`` in which nothing is
-    written.
+    lock is the existence of ``.NAME.lock.owner`` (:class:`filelock.SoftFileLock`). What killed attempts at writing ``path``
+    left beside it is removed, and so are folders made for ``path`` in which nothing is written.
 
     Args:
         wait: wait for the other process, with a message on standard error, instead of failing.
@@ -251,110 +202,86 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     """
     absolute = path.absolute()
     file = _lock_file(absolute, inside)
-    check_locks(file)
     created = [folder for folder in file.parents if not folder.exists()]
     attempts = 0
     while True:
-        lock = None
+        release = None
         with disk_errors(what, path):
             try:
                 make_folder(file.parent)
-                lock = _locked(absolute, what, file)
+                release = _locked(file)
             except FileNotFoundError:  # another process that wrote nothing removed the folder in the meantime
                 if attempts == _ATTEMPTS - 1:  # or it cannot be created, as in /proc
                     raise
             except OSError:
                 _remove_empty(created)
                 raise
-        if lock is not None:
+        if release is not None:
             break
         attempts += 1
         if attempts == _ATTEMPTS:
-            owner = _shown_owner(file)
+            owner = _owner_file(file)
+            hint = f" (if none is, remove {owner})" if owner.exists() else ""
             if not wait:
                 raise ConfigError(
-                    f"another process is using {what} {path}{owner}; wait for it to end, or choose another folder"
+                    f"another process is using {what} {path}{hint}; wait for it to end, or choose another folder"
                 )
-            say(f"another process is writing {what} {path}{owner}; waiting for it to end")
+            say(f"another process is writing {what} {path}{hint}; waiting for it to end")
         interruption.check(f"stopped while waiting for {what} {path}; run the same command again")
         time.sleep(_POLL_SECONDS)
-    with lock.opened:
-        _held[lock.file] = lock
-        try:
-            if not inside:
-                _remove_leftovers(absolute)
-            yield
-        finally:
-            del _held[lock.file]
-            if lock.in_place:
-                lock.file.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock.opened, fcntl.LOCK_UN)  # a forked child may still have the file open
-            _remove_empty(created)
-
-
-def _locked(path: Path, what: str, file: Path) -> _Lock | None:
-    """Create and lock the lock file; None if another process holds it."""
-    refuse_pipe(file)  # it would wait for a reader
-    lock = _Lock(path, what, file, file.open("ab"))
     try:
-        fcntl.flock(lock.opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The previous holder removes the file when it ends: a lock on a removed file has no effect.
-        if lock.in_place:
-            return lock
+        if not inside:
+            _remove_leftovers(absolute)
+        yield
+    finally:
+        release()
+        _remove_empty(created)
+
+
+def _locked(file: Path) -> Callable[[], None] | None:
+    """Create and lock the lock file; what removes and unlocks it, or None if another process holds it."""
+    opened = file.open("ab")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
+        opened.close()
         if error.errno in _NO_FLOCK:
-            lock.opened.close()
             file.unlink(missing_ok=True)
-            return _owned(path, what, _owner_file(file))
-        if not isinstance(error, BlockingIOError):
-            raise
-    lock.opened.close()
-    return None
+            return _locked_by_existence(_owner_file(file))
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
 
-
-def _owned(path: Path, what: str, file: Path) -> _Lock | None:
-    """Create the lock file where there is no ``flock``; None if another process is its owner."""
-    owner = _owner(file)
-    if owner and not _may_live(owner):
-        # Should another process have just replaced the file, its lock is removed here: it notices that at its next write.
-        file.unlink(missing_ok=True)
-    try:
-        opened = file.open("xb", buffering=0)
-    except FileExistsError:
-        return None
-    opened.write(f"{socket.gethostname()} {os.getpid()}".encode())
-    return _Lock(path, what, file, opened)
-
-
-def _owner(file: Path) -> str | None:
-    """Machine and process that own a lock where there is no ``flock``; None without such a lock."""
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-
-
-def _may_live(owner: str) -> bool:
-    """Whether a process of this machine lives; those of other machines may."""
-    host, _, process = owner.partition(" ")
-    if host == socket.gethostname() and process.isdigit():
+    def in_place() -> bool:
         try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
+            return os.path.samestat(os.fstat(opened.fileno()), file.stat())
+        except OSError:
             return False
-        except (PermissionError, OverflowError):
-            pass
-    return True
+
+    def release() -> None:
+        with opened:
+            _held.discard(opened)
+            if in_place():
+                file.unlink(missing_ok=True)
+
+    # The last holder removes the file when it ends: a lock on a removed file has no effect.
+    if not in_place():
+        opened.close()
+        return None
+    _held.add(opened)
+    return release
 
 
-def _shown_owner(file: Path) -> str:
-    """The owner in a message; nothing if the system knows it."""
-    owner = _owner(_owner_file(file))
-    if owner is None:
-        return ""
-    host, _, process = owner.partition(" ")
-    return f" (process {process or '?'} on {host or '?'}; if it has ended, remove {_owner_file(file)})"
+def _locked_by_existence(owner: Path) -> Callable[[], None] | None:
+    """As :func:`_locked`, where there is no ``flock``; the file of a process of this machine that ended counts for nothing."""
+    import filelock
+
+    lock = filelock.SoftFileLock(owner, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        return None
+    return lock.release
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -374,33 +301,27 @@ def _remove_leftovers(path: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def remove_abandoned_lock(path: Path) -> None:
-    """Remove the lock file beside ``path`` that a killed process left, if it did; :func:`exclusive` does so too."""
-    if _lock_file(path.absolute(), inside=False).exists():
-        with contextlib.suppress(ContextwiseError), exclusive(path, "the lock"):
-            pass
-
-
 def check_new(out: Path) -> None:
     """Raise a ConfigError if the folder to write exists."""
     if out.exists():
-        remove_abandoned_lock(out)  # of a process that was killed when it had written the folder
+        is_held(out)  # which removes the lock of a process that was killed when it had written the folder
         raise ConfigError(f"{out} already exists; choose another folder")
 
 
 def is_held(path: Path, *, inside: bool = False) -> bool:
-    """Whether a process holds ``path`` with :func:`exclusive`. The check acquires the lock for a moment."""
-    file = _lock_file(path, inside)
+    """Whether a process holds ``path`` with :func:`exclusive`. The lock file that a killed process left is removed."""
+    file = _lock_file(path.absolute(), inside)
+    if not file.exists() and not _owner_file(file).exists():
+        return False
     try:
-        # NFS locks only what is opened for writing; the lock of another user, or a mount that is read only, cannot be.
-        with file.open("r+b" if os.access(file, os.W_OK) else "rb") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        release = _locked(file)
+    except FileNotFoundError:  # its folder was removed
+        return False
+    except OSError:  # it is of another user, or on a disk that is read only
         return True
-    except OSError:  # there is no lock file, or no flock
-        owner = _owner(_owner_file(file))
-        return owner is not None and _may_live(owner)
-    return False
+    if release is not None:
+        release()
+    return release is None
 
 
 # ---- folders and files, written whole ----
@@ -448,11 +369,11 @@ def atomic_directory(
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
-        partial.mkdir(parents=True)
+        path.parent.mkdir(exist_ok=True)  # but not what contains it, which may have been moved away
+        partial.mkdir()
         try:
             yield partial
             sync_tree(partial)
-            check_locks(path)
             replaces = replace and path.exists()
             if replaces:
                 _exchange(partial, path)
@@ -494,10 +415,12 @@ def _exchange(partial: Path, path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left in ``folder``, which this process holds, of the folders that they wrote there."""
+    """Remove what killed processes left in ``folder``, which this process holds, of what they wrote there."""
     for leftover in folder.glob(f"*{PARTIAL}*"):
         if leftover.is_dir():
             _remove_leftovers(folder / leftover.name.partition(PARTIAL)[0])
+        else:
+            leftover.unlink(missing_ok=True)
 
 
 def check_nothing_else(folder: Path, own: Collection[str]) -> None:
@@ -514,51 +437,26 @@ def check_nothing_else(folder: Path, own: Collection[str]) -> None:
 def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
-    The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
+    What a killed process left of it is removed by the next writer a day later.
     """
-    refuse_pipe(path)  # the rename would put a file in its place
-    if path.absolute().parent == Path("/dev"):  # such as /dev/stdout, the link to a file
-        raise OSError(errno.EINVAL, "it stands for a device; give a file", str(path))
+    if path.absolute().parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
+        raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))  # a file would take its place
     with disk_errors(what, path):
-        remove_abandoned(path.parent, glob.escape(path.name))
-        partial, file = _partial_file(path)
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
+            with contextlib.suppress(OSError):
+                if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
+                    leftover.unlink()
+        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
         try:
-            with file:
+            with partial.open("xb") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                check_locks(path)
-                partial.replace(path)
+            partial.replace(path)
             sync_directory(path.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
-
-
-def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
-    """Create and lock a file next to ``path``; a new one where another process took the first one for a leftover."""
-    while True:
-        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
-        file = partial.open("xb")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if partial.exists():
-                return partial, file
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in _NO_FLOCK:  # nor can another process lock it, and remove it
-                return partial, file
-            raise
-        file.close()
-
-
-def remove_abandoned(folder: Path, name: str = "*") -> None:
-    """Remove what killed processes left of files that they wrote to a folder, whose names match the pattern ``name``."""
-    for leftover in folder.glob(f".{name}{PARTIAL}*"):
-        with contextlib.suppress(OSError), leftover.open("r+b") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
-            leftover.unlink()
 
 
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:
@@ -567,7 +465,6 @@ def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> No
     The folder is created if it does not exist, except inside a folder of :func:`atomic_directory`: if that was removed, a
     new one would look complete. A full disk or a forbidden write is a :class:`DataError`.
     """
-    check_locks(path)
     if not any(PARTIAL in parent.name and not parent.exists() for parent in path.parents):
         with disk_errors(what, path):
             make_folder(path.parent)
@@ -583,23 +480,6 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what)
 
 
-def check_output(path: Path, what: str) -> None:
-    """Raise a ConfigError if a file of JSON that a user names is a folder, or another kind of file, which would be lost."""
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give the name of a file for {what}")
-    if path.is_file() and path.stat().st_size:
-        try:
-            read_json(path, what)
-        except DataError:
-            raise ConfigError(f"{path} is no JSON file, and would be lost; give another name for {what}") from None
-
-
-def write_output(path: Path, value: Any, what: str) -> None:
-    """:func:`write_json` to a file that a user names, after :func:`check_output`."""
-    check_output(path, what)
-    write_json(path, value, what)
-
-
 def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
     """Read a JSON file that Contextwise wrote.
 
@@ -611,7 +491,6 @@ def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
         DataError: it is missing, unreadable, not JSON, or not of that type.
     """
     try:
-        refuse_pipe(path)
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{what} is missing: there is no file {path}{mend and f'; {mend}'}") from None
@@ -619,13 +498,6 @@ def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
         raise DataError(f"{what} cannot be read: {path}: {one_line(error)}{mend and f'; {mend}'}") from None
     check_schema(value, json_schema(form), path, what, mend)
     return value
-
-
-def disk_failed(error: DataError) -> bool:
-    """Whether an error of :func:`read_json` is of the disk or of permissions: not of the content, nor of an absent file."""
-    return isinstance(error.__context__, OSError) and not isinstance(
-        error.__context__, FileNotFoundError | NotADirectoryError
-    )
 
 
 def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, mend: str = "") -> None:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import CheckpointError, refuse_pipe
+from contextwise.base.errors import CheckpointError
 from contextwise.base.schemas import parse_json
 
 MANIFEST = "manifest.json"
@@ -31,7 +31,6 @@ MODEL_FILES += ("modules.json", "[0-9]_*/*.safetensors", "[0-9]_*/config.json") 
 
 def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
-    refuse_pipe(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -82,8 +81,6 @@ def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
 
 
 def _states(files: Sequence[Path]) -> list[os.stat_result]:
-    for file in files:
-        refuse_pipe(file)
     return [file.stat() for file in files]
 
 
@@ -147,10 +144,7 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
     if not file.exists():
         return f"it has no {MANIFEST}" if required else None
     try:
-        try:
-            return _difference(folder, required, unread, alone)
-        except OSError:  # a disk or a file server that fails once has changed nothing
-            return _difference(folder, required, unread, alone)
+        return _difference(folder, required, unread, alone)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST}, or a file that it lists, cannot be read ({error})"
 
@@ -163,7 +157,6 @@ def _difference(folder: Path, required: bool, unread: str, alone: str) -> str | 
         ValueError, KeyError, TypeError, AttributeError: the manifest is none.
     """
     file = folder / MANIFEST
-    refuse_pipe(file)
     manifest = parse_json(file.read_text(encoding="utf-8"))
     if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
         return None

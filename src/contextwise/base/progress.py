@@ -3,17 +3,15 @@
 All messages for people are written to :data:`console` (standard error); standard output is for results that programs read.
 """
 
-import collections
 import contextlib
 import functools
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event
 from types import FrameType
-from typing import IO, Any, cast
+from typing import Any
 
 from rich import progress
 from rich.console import Console
@@ -21,23 +19,6 @@ from rich.segment import Segment
 
 from contextwise.base.errors import Interrupted
 from contextwise.base.stopping import SIGNALS, first_process, received
-
-
-class StandardError:
-    """Standard error, which drops what cannot be written: a full disk, or a reader that ended, must not end the work."""
-
-    def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, AttributeError):  # None where a process has no standard error
-            sys.stderr.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
-            sys.stderr.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(sys.stderr, name)
-
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that steer a terminal or the direction of what follows."""
@@ -57,12 +38,12 @@ def printable(text: str) -> str:
     return STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-FEWEST_MARKS = 4
-"""Advances of a progress bar before it shows the time left."""
+LONGEST_ESTIMATE_SECONDS = 86400.0
+"""Seconds of which the time left is estimated, at most; and of 1000 advances."""
 LINE_EVERY_SECONDS = 20.0
 """Seconds between two lines of progress in a log, or more."""
 
-console = Terminal(file=cast(IO[str], StandardError()), highlight=False)
+console = Terminal(stderr=True, highlight=False)
 document_printed = Event()
 """Set once the command has printed its JSON document on standard output, which holds one."""
 
@@ -101,40 +82,34 @@ def progress_bar(description: str, total: float | None, unit: str = "") -> Itera
         progress.MofNCompleteColumn(),
         progress.TextColumn(unit),
         progress.TimeElapsedColumn(),
-        progress.TextColumn("{task.fields[left]}", markup=False),
+        progress.TimeRemainingColumn(),
         progress.TextColumn("{task.fields[note]}", markup=False),
         console=console,
         transient=True,
+        speed_estimate_period=LONGEST_ESTIMATE_SECONDS,
+        get_time=time.monotonic,
         disable=console.quiet or not (console.is_terminal or console.is_jupyter),
     )
     with bar:
-        task, printed = bar.add_task(description, total=total, note="", left=""), time.monotonic()
-        marks = collections.deque[tuple[float, float]](maxlen=1000)  # time, and what is done
-
-        def left() -> str:
-            from contextwise.base.estimates import duration  # slow
-
-            if total is None or len(marks) < FEWEST_MARKS:
-                return ""
-            # The first mark is of a step with its warm-up, or of what was done before a resumed start.
-            (begin, first), (now, done) = marks[1], marks[-1]
-            return f"about {duration((total - done) * (now - begin) / (done - first))} left"
+        task, printed = bar.add_task(description, total=total, note=""), time.monotonic()
+        state = bar.tasks[0]
 
         def print_line() -> None:
-            state = bar.tasks[0]
+            from contextwise.base.estimates import duration  # slow
+
             of = "" if total is None else f" of {total:,.0f}"
-            parts = [f"{description}: {state.completed:,.0f}{of} {unit}".rstrip(), state.fields["note"], left()]
+            left = state.time_remaining
+            left_in_words = "" if left is None else f"about {duration(left)} left"
+            parts = [f"{description}: {state.completed:,.0f}{of} {unit}".rstrip(), state.fields["note"], left_in_words]
             say(", ".join(filter(None, parts)))
 
         def advance(amount: float = 1, *, done: float | None = None, note: str | None = None) -> None:
             if note is not None:
                 bar.update(task, note=note)
-            before = bar.tasks[0].completed
-            bar.update(task, advance=amount if done is None else None, completed=done)
-            if (after := bar.tasks[0].completed) > before:
-                marks.append((time.monotonic(), after))
-            if not bar.disable:
-                bar.update(task, left=left())
+            if done is not None and not state.completed:
+                state.completed = done  # before a resumed start, of which the speed says nothing
+            else:
+                bar.update(task, advance=amount if done is None else None, completed=done)
             nonlocal printed
             if bar.disable and not bar.finished and time.monotonic() - printed >= LINE_EVERY_SECONDS:
                 print_line()

@@ -8,22 +8,19 @@ not finite; removed when it is trained again) · ``evaluation/`` · ``report.htm
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import yaml
 
 from contextwise.base.config import checked, read_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, refuse_pipe
-from contextwise.base.estimates import FEWEST_DOCUMENTS
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.files import (
     KeptPath,
     atomic_write,
-    check_locks,
     check_schema,
     disk_errors,
-    disk_failed,
     exclusive,
     make_folder,
     read_json,
@@ -51,11 +48,6 @@ _EXECUTION = {
     "training.workers",
 }
 """Settings that say how a run executes, and change its result by rounding at most."""
-
-
-FEWEST_EXAMPLES = FEWEST_DOCUMENTS
-"""A validation loss of fewer windows is not shown: like the documents of a difference, fewer cannot show how far they spread.
-Over windows of the demo's text a loss has a standard deviation of 1.4 nats, and the difference of two models one of 0.07."""
 
 
 class Row(TypedDict):
@@ -207,7 +199,7 @@ class RunFolder(Viewed):
                 known = self.summary()
                 loss, recipe, examples = known.get("validation_loss"), self.recipe(), known.get("validation_examples")
                 state = f"{known['name']}, seed {known['seed']}, {known['tokens']:,} tokens"
-                if loss is not None and not too_few_examples(recipe, examples):
+                if loss is not None:
                     state += f", validation loss {loss:.4f}{measured_on(recipe, examples)}"
         return state
 
@@ -226,12 +218,10 @@ class RunFolder(Viewed):
 
     @property
     def finished(self) -> bool:
-        """Whether the run has a summary that is intact: the last step of a run writes it; DataError if it cannot be read."""
+        """Whether the run has a summary that is intact: the last step of a run writes it."""
         try:
             read_sealed_json(self.summary_file, "the run's summary", RunSummary)
-        except DataError as error:
-            if disk_failed(error):  # a finished run would be taken for another one
-                raise
+        except DataError:
             return False
         return True
 
@@ -303,7 +293,6 @@ class RunFolder(Viewed):
         if not self.metrics_file.exists():
             return {}, {}
         try:
-            refuse_pipe(self.metrics_file)
             *lines, last = self.metrics_file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
@@ -325,15 +314,8 @@ class RunFolder(Viewed):
                 rows[number] = row
         return rows, damaged
 
-    def validations(self) -> list[dict[str, Any]]:
-        """The validation rows of :meth:`metrics`, without those of fewer than :data:`FEWEST_EXAMPLES` examples."""
-        rows = self.metrics("validation")
-        recipe = self.recipe() if rows else {}
-        return [row for row in rows if not too_few_examples(recipe, row.get("examples"))]
-
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row, in one write."""
-        check_locks(self.metrics_file)
         with disk_errors("metrics", self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
@@ -358,14 +340,12 @@ class RunFolder(Viewed):
             rows = [row for row in rows if (row["kind"], row["step"]) != ("validation", step)]
         atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
-    def write_recipe(
-        self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict
-    ) -> None:
+    def write_recipe(self, recipe: dict[str, Any]) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
 
-        ``completed`` adds newer settings to the recipe in the folder. Another run, or other files, are a :class:`ConfigError`.
+        Another run, or other files, are a :class:`ConfigError`.
         """
-        self.check_free(recipe, completed)
+        self.check_free(recipe)
         if not self.recipe_file.exists():
             self._write_recipe(recipe)
 
@@ -384,7 +364,7 @@ class RunFolder(Viewed):
     def _write_recipe(self, recipe: dict[str, Any]) -> None:
         atomic_write(self.recipe_file, yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), "the recipe")
 
-    def check_free(self, recipe: dict[str, Any], completed: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> None:
+    def check_free(self, recipe: dict[str, Any]) -> None:
         """Raise the errors of :meth:`write_recipe` for this folder, without writing."""
         if self.path.exists() and not self.path.is_dir():
             raise ConfigError(f"{self.path} is a file; choose another run folder")
@@ -392,7 +372,7 @@ class RunFolder(Viewed):
         files = self.path.iterdir() if self.path.exists() else []
         holds_files = any(not file.name.startswith(".") for file in files)
         if self.recipe_file.exists():
-            different = differing_keys(comparable(completed(self.recipe())), comparable(recipe))
+            different = differing_keys(comparable(self.recipe()), comparable(recipe))
             if different:
                 raise ConfigError(
                     f"{self.path} contains another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
@@ -413,40 +393,18 @@ class RunFolder(Viewed):
             yield
 
 
-def too_few_examples(recipe: dict[str, Any], examples: int | None) -> bool:
-    """Whether a validation was of fewer than :data:`FEWEST_EXAMPLES` examples.
-
-    Args:
-        recipe: the run's.
-        examples: of the validation; None for a run that did not count them, whose recipe says how many there were at most.
-    """
-    number = _most_examples(recipe) if examples is None else examples
-    return number is not None and number < FEWEST_EXAMPLES
-
-
 def measured_on(recipe: dict[str, Any], examples: int | None) -> str:
-    """What a validation loss was measured on, `` on 256 windows of 256 tokens``; empty where that is not known.
-
-    Arguments as for :func:`too_few_examples`.
-    """
-    number, context = _most_examples(recipe) if examples is None else examples, recipe.get("data", {}).get("context")
-    if number is None:
+    """What a validation loss was measured on, `` on 256 windows of 256 tokens``; empty where there are no ``examples``."""
+    if examples is None:
         return ""
+    context = recipe.get("data", {}).get("context")
     objective = recipe.get("objective") or "causal"
     causal = context is not None and "causal" in (
         objective,
         objective.get("name") if isinstance(objective, dict) else "",
     )
-    what = f"window{'s' * (number != 1)} of {context:,} tokens" if causal else f"example{'s' * (number != 1)}"
-    return f" on {'at most ' * (examples is None)}{number:,} {what}"
-
-
-def _most_examples(recipe: dict[str, Any]) -> int | None:
-    """Examples of a validation by the recipe, if the held-out text has as many; None where it does not say."""
-    tokens, context = recipe.get("training", {}).get("evaluation_tokens"), recipe.get("data", {}).get("context")
-    if not isinstance(tokens, int) or not isinstance(context, int) or context < 1:
-        return None
-    return max(1, tokens // context)
+    what = f"window{'s' * (examples != 1)} of {context:,} tokens" if causal else f"example{'s' * (examples != 1)}"
+    return f" on {examples:,} {what}"
 
 
 def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:

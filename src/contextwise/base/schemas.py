@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import math
 import re
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from typing import (
 
 from pydantic import BaseModel
 
-from contextwise.base.estimates import LARGEST, fields_in_json
+from contextwise.base.estimates import fields_in_json
 from contextwise.base.lazy import object_named
 
 T = TypeVar("T")
@@ -52,40 +51,11 @@ OneOrMore = Annotated[int, ("minimum", 1)]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON that Contextwise wrote; NaN and infinities, which are no JSON, are null.
-
-    Raises:
-        ValueError: it is not JSON, is nested too deeply, or has a key twice, or a number beyond :data:`LARGEST`.
-    """
+    """Parse JSON that Contextwise wrote; NaN and infinities, which are no JSON, are null. A ValueError if it is not JSON."""
     try:
-        return json.loads(
-            text,
-            object_pairs_hook=object_of,
-            parse_int=_bounded(int),
-            parse_float=_bounded(float),
-            parse_constant=lambda name: None,
-        )
+        return json.loads(text, parse_constant=lambda name: None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a ValueError if it has a key twice, of which Python would keep the last value."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"it has the key {next(name for name in names if names.count(name) > 1)!r} twice")
-    return values
-
-
-def _bounded(kind: type) -> Any:
-    def number(digits: str) -> Any:
-        value = kind(digits) if len(digits) < 400 else math.inf
-        if abs(value) > LARGEST:
-            raise ValueError(f"the number {digits[:20]}{'…' * (len(digits) > 20)} is too large")
-        return value
-
-    return number
 
 
 def named_schema(name: str) -> dict[str, Any]:

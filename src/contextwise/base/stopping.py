@@ -3,14 +3,12 @@
 The command calls :func:`prepare_process` before it imports anything slow: from then on a signal ends the process at once.
 Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
 install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`). Where Contextwise is
-imported as a library, signals and standard streams are left alone.
+imported as a library, signals are left alone.
 """
 
 import atexit
-import contextlib
 import os
 import signal
-import sys
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EXIT_STATUS = 128
@@ -66,26 +64,8 @@ def end_at_once(number: int, _: object = None) -> None:
         os._exit(exit_status())
 
 
-def open_standard_streams() -> None:
-    """Open ``/dev/null`` for standard streams that are closed: messages would go into the next file that is opened.
-
-    Others wait for their reader, as Python expects: the process that started this one may have set them not to.
-    """
-    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is not None:
-            with contextlib.suppress(OSError):
-                os.set_blocking(descriptor, True)
-        else:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != descriptor:
-                os.dup2(opened, descriptor)
-                os.close(opened)
-            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
-
-
 def prepare_process() -> None:
-    """Open the standard streams, and let signals end this process at once; for the command's own process."""
-    open_standard_streams()
+    """Let signals end this process at once; for the command's own process."""
     for number in SIGNALS:
         signal.signal(number, end_at_once)
         # At interpreter exit Python restores the default handlers, whose exit status is not ours.
@@ -97,16 +77,13 @@ class Raising:
 
     def __enter__(self) -> None:
         received.number, received.raised = None, False
-        self.process, self.hook = os.getpid(), sys.unraisablehook
+        self.process = os.getpid()
         try:
             self.previous = {number: signal.signal(number, self.handle) for number in SIGNALS}
         except ValueError:  # not the main thread, which alone receives signals
             self.previous = {}
-        else:
-            sys.unraisablehook = self.unraisable
 
     def __exit__(self, *_: object) -> None:
-        sys.unraisablehook = self.hook
         for number, handler in self.previous.items():
             signal.signal(number, handler)
 
@@ -118,9 +95,3 @@ class Raising:
             return
         received.number, received.raised = number, True
         raise Stopped
-
-    def unraisable(self, problem: "sys.UnraisableHookArgs") -> None:
-        """End the process where Python cannot pass the exception on, in a finalizer for instance."""
-        if isinstance(problem.exc_value, Stopped):
-            end_at_once(received.number or signal.SIGINT)
-        self.hook(problem)

@@ -6,16 +6,13 @@ Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C, 143 by SIGT
 explains is one sentence too, with the path of a file that holds its traceback.
 """
 
-import codecs
 import contextlib
-import errno
 import io
 import json
 import os
 import re
 import shlex
 import signal
-import stat
 import sys
 import tempfile
 import time
@@ -27,17 +24,12 @@ import typer
 from rich.text import Text
 
 from contextwise.base import stopping
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, Problem, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, one_line
 from contextwise.base.progress import console, document_printed, printable
 from contextwise.base.stopping import first_process
 from contextwise.base.trust import trust
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
 
-_NO_FOLDER = "the current folder was removed; run the same command again in a folder that exists"
-OF_LIBRARIES = re.compile(
-    r"(TORCH|PYTORCH|HF_|TRANSFORMERS_|DATASETS_|TOKENIZERS_|ACCELERATE_|CUDA_|NCCL_|OMP_|MKL_|LOGLEVEL$|SOURCE_DATE_EPOCH$)"
-)
-"""Begins the name of a variable that is read by a library of ours."""
 _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|failed to map segment from shared object|could not create a primitive$",
     re.IGNORECASE,
@@ -46,8 +38,6 @@ _NO_MEMORY = re.compile(
 
 LOADS = Path("/proc/loadavg")
 """Linux's mean number of processes that want a core, and how many threads do now."""
-PLAINER = {"−": "-", "–": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~", "→": "->", "·": "|"}
-"""Characters that we print -> those for a terminal without them."""
 
 app = typer.Typer(
     cls=LazyCommands,
@@ -57,17 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
 )
-
-
-def _plainer(error: UnicodeError) -> tuple[str, int]:
-    """What is written for characters that a stream cannot encode: plainer ones, or their numbers."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    unknown = error.object[error.start : error.end]
-    return "".join(PLAINER.get(each, ascii(each)[1:-1]) for each in unknown), error.end
-
-
-codecs.register_error("plainer", _plainer)
 
 
 def _print_version(wanted: bool) -> None:
@@ -141,11 +120,9 @@ def print_error(error: ContextwiseError | str) -> None:
 def main() -> None:
     """Run the command line and exit."""
     quieten_libraries()
-    if os.environ.get("COLUMNS") == "0":  # of a terminal without a size; rich would print nothing
-        del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="plainer")  # names of files need not be text, and a terminal may know ASCII alone
+            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         with stopping.Raising():
             status = _status_of_command()
@@ -158,35 +135,17 @@ def _status_of_command() -> int:
     show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
     document_printed.clear()
     try:
-        if not _has_current_folder():  # torch's libraries would end the process
-            raise ConfigError(_NO_FOLDER)
-        if sys.flags.optimize > 1:
-            raise ConfigError(
-                "Python was started without docstrings (-OO or PYTHONOPTIMIZE=2), which transformers builds its models from; "
-                "start it with -O, or without"
-            )
-        for argument in sys.argv[1:]:
-            if any("\ud800" <= character <= "\udfff" for character in argument):
-                if sys.getfilesystemencoding() != "utf-8":
-                    raise ConfigError(
-                        f"the argument {argument!r} is not ASCII, but Python was told to read names as such; unset PYTHONUTF8 "
-                        "and PYTHONCOERCECLOCALE, or set LC_ALL=C.UTF-8"
-                    )
-                raise ConfigError(f"the argument {argument!r} is not UTF-8 text; rename the file, or correct it")
         let_threads_sleep()
         status = app(prog_name="contextwise", standalone_mode=False) or 0  # the status of an Exit
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException as error:
-        if isinstance(error, OSError) and error.filename is None and _output_is_full():
-            status = _output_failed(error)
-        else:
-            status = _report(error, show_traceback)
+        status = 1 if isinstance(error, OSError) and not _flushed() else _report(error, show_traceback)
     if stopping.received.raised:
         if first_process():
             console.print(stopping.message())
         status = stopping.exit_status()
-    return _flushed(status)
+    return status if _flushed() else status or 1
 
 
 def _take(option: str) -> bool:
@@ -208,10 +167,7 @@ def _report(error: BaseException, show_traceback: bool) -> int:
     own = error if isinstance(error, ContextwiseError) else None
     if type(error).__name__ == "NoArgsIsHelpError":  # the help was printed
         return 2
-    known = _of_a_limit(error) or own or _of_usage(error) or _of_the_system(error) or _of_the_environment(error)
-    # Without a current folder relative paths lead nowhere, not even to our own locks.
-    if isinstance(known, DataError) and not _has_current_folder():
-        known = ConfigError(_NO_FOLDER)
+    known = _of_memory(error) or own or _of_usage(error) or _of_the_system(error)
     if known is not None:
         print_error(known)
         _print_json(known, known.exit_status)
@@ -261,71 +217,29 @@ def _of_usage(error: BaseException) -> ConfigError | None:
 
 
 def _of_the_system(error: BaseException) -> ContextwiseError | None:
-    """The error of a full or failing disk, a file that cannot be used, or too little memory; None for others."""
-    from contextwise.base.files import failure_of_disk, is_disk_full
+    """The error of a full disk, or of a file that cannot be used; None for others."""
+    from contextwise.base.files import is_disk_full
 
     if is_disk_full(error):
         return DataError("no space left on the disk; free some space, and run the same command again")
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
-        return ConfigError(_NO_FOLDER)
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
-    if isinstance(error, RuntimeError) and (loop := re.fullmatch("Symlink loop from '(.*)'", str(error), re.DOTALL)):
-        return DataError(f"{loop[1]} cannot be used: {os.strerror(errno.ELOOP)}")  # as later versions of Python say
-    if failure := failure_of_disk(error):
-        return DataError(f"a disk failed ({failure}); check the disks, and run the same command again")
     return None
 
 
-def _of_a_limit(error: BaseException) -> ConfigError | None:
-    """The error of too little memory, or too many open files or threads, also if a file was blamed for it; None for others."""
-    from contextwise.base.files import system_error
-
+def _of_memory(error: BaseException) -> ConfigError | None:
+    """The error of too little memory, also if a file was blamed for it; None for others."""
     cause: BaseException | None = error
     while cause is not None:
-        reason = one_line(cause, 160)
-        if isinstance(cause, ContextwiseError):  # whose message may quote texts of users
-            pass
-        elif (
-            isinstance(cause, MemoryError)
-            or type(cause).__name__ == "OutOfMemoryError"
-            or _NO_MEMORY.search(str(cause))
-        ):
+        is_memory = isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError"
+        # A message of ours may quote texts of users.
+        if is_memory or (_NO_MEMORY.search(str(cause)) and not isinstance(cause, ContextwiseError)):
+            reason = one_line(cause, 160)
             return ConfigError(
                 f"the memory of this machine is not enough{reason and f' ({reason})'}; take a smaller model, context or batch"
             )
-        elif system_error(cause) in (errno.EMFILE, errno.ENFILE):
-            return ConfigError(
-                f"this process may open no more files ({reason}); raise the limit, as with ulimit -n 1024"
-            )
-        elif "can't start new thread" in reason:
-            return ConfigError(f"no more threads can be started ({reason}); raise the limit (ulimit -u), or end others")
         cause = cause.__cause__ or cause.__context__
     return None
-
-
-def _of_the_environment(error: BaseException) -> ContextwiseError | None:
-    """The error of a library that refuses the value of one of its variables when it is imported; None for others."""
-    imported = any(frame.f_code.co_name == "<module>" for frame, _ in traceback.walk_tb(error.__traceback__))
-    if not imported or not isinstance(error, ValueError):
-        return None
-    given, message = {name: value for name, value in os.environ.items() if OF_LIBRARIES.match(name)}, str(error)
-    named = [name for name in given if re.search(rf"\b{name}\b", message)]
-    # A number may stand in the message for other reasons.
-    words = {name: value for name, value in given.items() if value and not value.isdecimal()}
-    quoted = [name for name, value in words.items() if re.search(rf"(?<!\w){re.escape(value)}(?!\w)", message, re.I)]
-    if not (names := named or quoted):
-        return None
-    alike = " or ".join(name for name in names if given[name] == given[names[0]])
-    why = f"which is refused ({one_line(error, 120)})"
-    return ConfigError(Problem(why, alike, given[names[0]], "correct it, or unset it"))
-
-
-def _has_current_folder() -> bool:
-    try:
-        return bool(Path.cwd())
-    except OSError:
-        return False
 
 
 def unexpected(error: BaseException) -> str:
@@ -345,38 +259,15 @@ def unexpected(error: BaseException) -> str:
     return f"unexpected {what}; the traceback is in {path} (--traceback shows it): please report it"
 
 
-def _output_is_full() -> bool:
-    """Whether standard output is ``/dev/full``, or a file on a full disk."""
-    try:
-        os.write(1, b"")  # an error for /dev/full alone
-        return stat.S_ISREG(os.fstat(1).st_mode) and os.fstatvfs(1).f_bavail == 0
-    except OSError:
-        return True
-
-
-def _flushed(status: int) -> int:
-    """Write what the standard streams still hold; the exit status, not 0 if that fails for standard output."""
-    try:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-    except OSError:
-        _drop(2)
+def _flushed() -> bool:
+    """Write what standard output still holds; False if that fails, which is said, unless its reader ended (``| head``)."""
     try:
         if sys.stdout is not None:
+            os.write(1, b"")  # an error for /dev/full, also where what was held is lost by now
             sys.stdout.flush()
     except OSError as error:
-        return status or _output_failed(error)
-    return status
-
-
-def _output_failed(error: OSError) -> int:
-    """Print that standard output cannot be written, if its reader did not end; the exit status."""
-    if not isinstance(error, BrokenPipeError):
-        print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
-    _drop(1)
-    return 1
-
-
-def _drop(descriptor: int) -> None:
-    """Let a standard stream end nowhere: Python flushes once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        if not isinstance(error, BrokenPipeError):
+            print_error(f"standard output cannot be written: {os.strerror(error.errno or 0)}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
+        return False
+    return True

@@ -10,22 +10,17 @@ from typing import Annotated, Any
 from rich.console import RenderableType
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
-from contextwise.base.files import check_output, write_output
 from contextwise.base.gguf import gguf_file
-from contextwise.base.pretrained import hub_revision, refuse_missing, refuse_unreachable
-from contextwise.base.progress import Terminal, document_printed, say
+from contextwise.base.pretrained import refuse_missing, refuse_unreachable
+from contextwise.base.progress import Terminal, document_printed
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.schemas import named_schema
 from contextwise.evaluation.kernel import measures
 
 ON_HUB = "may be on the Hub"
-"""Marks an argument that :func:`with_revision` gives an option ``--revision``."""
+"""Marks an argument that :func:`refusing_absent` looks at."""
 Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub."), ON_HUB]
-Revision = Annotated[
-    str | None, Option(help="Branch, tag or commit of a model on the Hub.", show_default="the main branch")
-]
 Split = Annotated[str, Option(help="Which documents of the corpus.")]
 BatchTokens = Annotated[int, Option(help="Tokens of one forward pass.")]
 Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")]
@@ -40,17 +35,6 @@ Corpus = Annotated[
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
-
-
-def json_file(help: str) -> Any:
-    """An option that names a JSON file to write; what would be lost is refused before anything is measured."""
-
-    def checked(path: Path | None) -> Path | None:
-        if path is not None:
-            check_output(path, "the JSON file")
-        return path
-
-    return Option(help=help, callback=checked)
 
 
 class Prints:
@@ -111,42 +95,21 @@ def show_values(values: Any, as_json: bool, *parts: RenderableType) -> None:
         show(*parts)
 
 
-def show_and_write(tables: list[RenderableType], what: str, values: Any, out: Path | None, as_json: bool) -> None:
-    """Print tables, or the values as JSON, and write the values to a file."""
-    show_values(values, as_json, *tables)
-    if out is not None:
-        write_output(out, json_values(values), what)
-        (say if as_json else show_line)(f"written to {out}")
-
-
-def with_revision(function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a verb with an option ``--revision`` if an argument may be on the Hub; else the same function.
-
-    A model that is nowhere is refused before torch is imported.
-    """
-    signature = inspect.signature(function, eval_str=True)
-    models = [
-        name for name, each in signature.parameters.items() if ON_HUB in getattr(each.annotation, "__metadata__", ())
-    ]
+def refusing_absent(function: Callable[..., None]) -> Callable[..., None]:
+    """The function of a verb that refuses a model that is nowhere before it imports torch; its models are :data:`ON_HUB`."""
+    parameters = inspect.signature(function, eval_str=True).parameters
+    models = [name for name, each in parameters.items() if ON_HUB in getattr(each.annotation, "__metadata__", ())]
     if not models:
         return function
 
     @functools.wraps(function)
-    def run(revision: str | None, **given: Any) -> None:
+    def run(**given: Any) -> None:
         for name in models:
-            several = isinstance(given[name], list)
-            sources = given[name] if several else [given[name]]
-            if revision is not None:
-                sources = [_at(each, revision) for each in sources]
-                given[name] = sources if several else sources[0]
-            for each in sources:
+            for each in given[name] if isinstance(given[name], list) else [given[name]]:
                 if not (each.endswith((".yaml", ".yml")) or shipped_recipes(each)):
                     refuse_absent(each)
         function(**given)
 
-    parameters = [*signature.parameters.values(), parameter("revision", Revision, None)]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
@@ -155,19 +118,6 @@ def refuse_absent(model: str) -> None:
     if gguf_file(model) is None:
         refuse_missing(model)
         refuse_unreachable(model)
-
-
-def _at(model: str, revision: str) -> str:
-    """``MODEL@REVISION``; raises ConfigError for a model of this machine, or one that names its revision."""
-    about = f"revision is {revision!r}, but"
-    if Path(model).exists():
-        raise ConfigError(f"{about} {model} is on this machine, where it has one version; leave it out")
-    if hub_revision(model)[1] is not None:
-        raise ConfigError(f"{about} {model} names a revision already; leave one of the two out")
-    pinned = f"{model}@{revision}"
-    if hub_revision(pinned)[1] is None:
-        raise ConfigError(f"{about} {pinned} is no NAME@REVISION of a model on the Hub; correct one of the two")
-    return pinned
 
 
 def parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

@@ -15,11 +15,9 @@ from contextwise.cli.common import (
     AsJson,
     Label,
     Prints,
-    json_file,
     refuse_absent,
     set_option,
     show,
-    show_and_write,
     show_json,
     show_line,
     show_values,
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 PANEL = "Decide"
 
 ARM = "gpt2, pm, contextlm, contextlm-every, contextlm-behind, contextlm-add, a name of a package, a recipe, or path.py:Name"
-ComparisonFile = Annotated[Path | None, json_file("Write the comparison to this JSON file.")]
 
 
 def trial(
@@ -189,7 +186,6 @@ def compare(
     ] = None,
     all_pairs: Annotated[bool, Option("--all-pairs", help="Compare every pair of models.")] = False,
     unit: Annotated[Literal["token", "byte"], Option(help="Of differences: token (nats) or byte (bits).")] = "token",
-    out: ComparisonFile = None,
     html: Annotated[Path | None, Option(help="Write a page with the table and the curves of training.")] = None,
     curves: Annotated[
         bool,
@@ -216,45 +212,23 @@ def compare(
         refuse_absent(run)
     if html is not None:
         check_file(html)
-    if corpus is not None and label is not None:
-        raise ConfigError("--label and --corpus both choose the evaluation; give one of them")
-    if corpus is None and limit is not None:
-        raise ConfigError("--limit says how much of --corpus is read; give that too")
-    from contextwise.comparison.curves import are_curves
+    from contextwise.comparison.curves import CurveComparison
+    from contextwise.comparison.sources import compare_sources
+    from contextwise.reports.views import parts_of
 
-    if curves or are_curves(runs):
-        options = {"--corpus": corpus is not None, "--split": split != "validation", "--label": label is not None}
-        options |= {
-            "--limit": limit is not None,
-            "--reference": reference is not None,
-            "--all-pairs": all_pairs,
-            "--unit": unit != "token",
-        }
-        _show_curves(runs, options, out, html, as_json)
-        return
-    from contextwise.comparison.compared_runs import evaluate_all
-    from contextwise.comparison.comparison import compare as compare_evaluations
-    from contextwise.comparison.tables import comparison_tables
-
-    results = None if corpus is None else evaluate_all(runs, corpus, split, unit, limit=limit)
-    comparison = compare_evaluations(
-        runs, label=label, results=results, reference=reference, all_pairs=all_pairs, unit=unit
+    comparison = compare_sources(
+        runs,
+        corpus,
+        split=None if split == "validation" else split,
+        limit=limit,
+        label=label,
+        reference=reference,
+        all_pairs=all_pairs,
+        unit=unit,
+        curves=curves,
     )
-    show_and_write([comparison_tables(comparison)], "the comparison", comparison, out, as_json)
-    _show_page(comparison, html, as_json)
-
-
-def _show_curves(runs: list[str], options: dict[str, bool], out: Path | None, html: Path | None, as_json: bool) -> None:
-    """Print the context curves side by side, and what they are worth; raises for ``options`` that were given."""
-    from contextwise.comparison.curves import compare_curves, comparison_parts, open_curves
-
-    comparison = compare_curves(open_curves(runs, **options))
-    show_and_write(comparison_parts(comparison), "the comparison", comparison.curves, out, as_json)
-    _show_page(comparison, html, as_json)
-
-
-def _show_page(comparison: Any, html: Path | None, as_json: bool) -> None:
-    """Write the page of a comparison where one is asked for."""
+    values = comparison.curves if isinstance(comparison, CurveComparison) else comparison
+    show_values(values, as_json, *parts_of(comparison))
     if html is not None:
         comparison.page(html)
         (say if as_json else show_line)(f"page: {html}")

@@ -14,7 +14,6 @@ from typer import Argument, Option
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import counted, listed
-from contextwise.base.files import atomic_write
 from contextwise.base.lazy import object_named
 from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
@@ -331,9 +330,6 @@ def recipes(
     name: Annotated[
         str | None, Argument(help="A recipe, or a document for all of its recipes.", show_default="all")
     ] = None,
-    copy: Annotated[
-        Path | None, Option(help="Copy the recipe, or all of them in folders of their documents, into this folder.")
-    ] = None,
     schema: Annotated[
         str | None,
         Option(
@@ -344,13 +340,13 @@ def recipes(
     ] = None,
     as_json: Annotated[AsJson, Prints("contextwise.base.recipes:Shipped[]")] = False,
 ) -> None:
-    """List the recipes that come with the package, print one, or copy them to be changed.
+    """List the recipes that come with the package, or print one to be changed.
 
     The verb of a recipe takes its name: contextwise train contextlm-nano
     """
     if schema is not None:
-        if name is not None or copy is not None:
-            raise ConfigError("--schema prints a schema alone; leave the recipe and --copy out")
+        if name is not None:
+            raise ConfigError("--schema prints a schema alone; leave the recipe out")
         show_json(schema_of(schema) if schema in FILES else printed_schema(schema))
         return
     found = shipped_recipes(name or "")
@@ -359,20 +355,6 @@ def recipes(
         raise ConfigError(
             f"there is no recipe {name}; {did_you_mean(str(name), known, 'contextwise recipes lists all')}"
         )
-    if copy is not None:
-        copies = {
-            copy / (each.path.name if len(found) == 1 else f"{each.name}.yaml"): each.path.read_bytes()
-            for each in found
-        }
-        for path, content in copies.items():
-            # A call that was stopped has left some copies.
-            if path.exists() and not (path.is_file() and path.read_bytes() == content):
-                raise ConfigError(f"{path} exists already, with another content; give another folder, or remove it")
-        for path, content in copies.items():
-            if not path.exists():
-                atomic_write(path, content)
-            show_line(str(path))
-        return
     if as_json:
         show_json(found)
     elif len(found) == 1:

@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
-from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder, measured_on
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.schemas import built
 from contextwise.base.stopping import first_process
 from contextwise.cli.common import Prints, set_option, show_json, show_line
@@ -97,10 +97,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     summary = run.summary()
     loss = validation_loss(recipe, summary)
     lost = "no validation" if loss is None else f"validation loss {loss}"
-    validated = ""
-    if summary["validation_loss"] is not None:
-        validated = f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
-        validated += f", of which fewer than {FEWEST_EXAMPLES} show nothing" * (loss is None)
+    validated = "" if loss is None else f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
     if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
     if not summary["target_tokens"]:
@@ -118,10 +115,9 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
 def _check_files(recipe: "Recipe") -> None:
     """Raise the errors of training that need no torch: a run folder that is taken, and a corpus or split that is missing."""
     from contextwise.data import Corpus
-    from contextwise.training.recipe import with_newer_settings
     from contextwise.training.settings import CorpusData
 
-    RunFolder(recipe.folder).check_free(recipe.resolved(), with_newer_settings)
+    RunFolder(recipe.folder).check_free(recipe.resolved())
     if isinstance(recipe.data, CorpusData):
         Corpus.open(recipe.data.corpus, recipe.data.split)
 

@@ -21,7 +21,7 @@ from contextwise.evaluation.kernel import Result, Subject, is_result, measure, m
 from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
-from contextwise.training.recipe import AnyModel, with_newer_settings
+from contextwise.training.recipe import AnyModel
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
@@ -46,7 +46,7 @@ class SeededRun:
         """The seed of a run's recipe."""
         recipe = run.recipe()
         name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
-        same = comparable({**with_newer_settings(recipe), "name": name}, "seed")
+        same = comparable({**recipe, "name": name}, "seed")
         # Runs that continue one model's seeds are seeds of one recipe.
         same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
         key = json.dumps([same, _texts(run) if run.finished else None], sort_keys=True, default=str)

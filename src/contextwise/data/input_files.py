@@ -11,14 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contextwise.base.errors import DataError, misspelt, one_line, refuse_pipe
-from contextwise.base.schemas import object_of
+from contextwise.base.errors import DataError, misspelt, one_line
 
 UNREAD = (".bz2", ".xz", ".zst", ".lz4")  # suffixes of compressed files that are not read
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 HALF_A_PAIR = "holds half of a surrogate pair, which is no text"
-_DECODER = json.JSONDecoder(object_pairs_hook=object_of)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a ValueError if it has a key twice, of which Python would keep the last value."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it has the key {next(name for name in names if names.count(name) > 1)!r} twice")
+    return values
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object_of)
 LONGEST_LINE = 2**28  # bytes, unpacked
 
 
@@ -26,7 +36,6 @@ LONGEST_LINE = 2**28  # bytes, unpacked
 def readable(path: Path) -> Iterator[None]:
     """Convert errors while reading ``path`` into a :class:`DataError` that names it."""
     try:
-        refuse_pipe(path)
         yield
     except FileNotFoundError:
         raise DataError(f"there is no file {path}{misspelt(path)}") from None

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line
 from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.hashes import content_key
 from contextwise.decisions.logs import NO_LABEL, RunLabel, lm_eval_rows, run_label
@@ -148,10 +148,6 @@ def _refuse_other_columns(names: list[Any]) -> None:
 def _read(path: Path, label: RunLabel) -> pa.Table:
     """The rows of a file, or of the samples of lm-evaluation-harness."""
     kind = _kind(path)
-    try:
-        refuse_pipe(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     if path.is_dir() or path.name.startswith("samples_"):
         return lm_eval_rows(path, label)
     texts = pa.schema([(name, pa.string()) for name in TEXTS])

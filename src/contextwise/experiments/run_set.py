@@ -38,7 +38,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
 from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError, check_alone
 from contextwise.base.estimates import count
-from contextwise.base.files import atomic_write, exclusive, is_held, remove_abandoned_lock
+from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
 from contextwise.base.stopping import first_process
@@ -49,7 +49,7 @@ from contextwise.experiments.grid import GRID, content_id, grid_points, same_fil
 from contextwise.experiments.scheduling import train_planned
 from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
-from contextwise.training.recipe import Recipe, few_steps, with_newer_settings
+from contextwise.training.recipe import Recipe, few_steps
 from contextwise.training.settings import CorpusData
 
 if TYPE_CHECKING:
@@ -329,9 +329,9 @@ def train_or_wait(recipe: Recipe) -> RunFolder:
     Raises what :func:`~contextwise.training.run.train` raises.
     """
     run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved(), with_newer_settings)
+    run.check_free(recipe.resolved())
     if run.finished:
-        remove_abandoned_lock(run.path)  # of a process that was killed when the run had finished
+        is_held(run.path)  # which removes the lock of a process that was killed when the run had finished
         return run
     # Of several processes of one training (torchrun) the first alone holds the lock.
     first = first_process()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from contextwise.base.errors import CheckpointError, refuse_pipe
+from contextwise.base.errors import CheckpointError
 from contextwise.base.gguf import gguf_folder
 from contextwise.base.pretrained import refuse_missing
 from contextwise.base.runs import RunFolder
@@ -22,8 +22,6 @@ def model_folder(path_or_name: str | Path) -> str:
         return str(path_or_name)
     for folder in (path / "model", path):
         if (folder / "config.json").exists():
-            for file in folder.iterdir():
-                refuse_pipe(file)
             return str(folder)
     if (path / "recipe.yaml").exists():
         raise RunFolder(path).unfinished()

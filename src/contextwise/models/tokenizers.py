@@ -11,7 +11,7 @@ from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from tokenizers import Tokenizer, processors
 
-from contextwise.base.errors import ContextwiseError, DataError, one_line, refuse_pipe
+from contextwise.base.errors import ContextwiseError, DataError, one_line
 from contextwise.base.hashes import content_key
 from contextwise.base.pretrained import hub_revision
 from contextwise.data.corpus import Corpus
@@ -31,7 +31,6 @@ def tokenizer_hash(file: Path) -> str:
     A hash of the file is not enough: the same tokenizer, loaded and saved again, has other bytes.
     """
     try:
-        refuse_pipe(file)
         return _hash_of_settings(file.read_bytes())
     except Exception as error:
         reason = one_line(error)

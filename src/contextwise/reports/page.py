@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from contextwise.base.errors import ConfigError, refuse_pipe
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.machine import own_version
@@ -140,7 +140,6 @@ def check_file(path: Path) -> None:
     """Refuse a folder, or a file that is no page and would be lost, as the page, with a ConfigError."""
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give the name of a file for the page")
-    refuse_pipe(path)
     if path.is_file() and path.suffix != ".html":
         with path.open("rb") as file:
             begin = file.read(len(DOCTYPE))

@@ -11,7 +11,7 @@ import yaml
 
 from contextwise.base.estimates import Estimate, listed
 from contextwise.base.files import without_folders
-from contextwise.base.runs import RunFolder, measured_on, too_few_examples
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
 from contextwise.comparison.result import Comparison
@@ -167,9 +167,7 @@ def _validated(curves: list[Curve]) -> str:
     words: dict[str, list[str]] = {}
     for curve in curves:
         for row in curve.run.metrics("validation")[-1:]:
-            recipe, examples = curve.run.recipe(), row.get("examples")
-            few = ", too little to show" * too_few_examples(recipe, examples)
-            words.setdefault(f"{measured_on(recipe, examples)}{few}", []).append(curve.label)
+            words.setdefault(measured_on(curve.run.recipe(), row.get("examples")), []).append(curve.label)
     known = [f"{listed(labels)}{on}" for on, labels in words.items() if on]
     if not known:
         return ""
@@ -280,7 +278,7 @@ def _traces(curve: Curve) -> list[tuple[go.Scatter, dict[str, np.ndarray]]]:
         smooth = _binned({**train, "loss": smoothed(train["loss"])})
         add(smooth, "training loss %{y:.4f}", mode="lines", line_width=2)
     symbol = SYMBOLS[curve.series % len(SYMBOLS)]
-    rows = curve.run.validations()
+    rows = curve.run.metrics("validation")
     further = sorted({name for row in rows for name in row if name.endswith("_loss") and row[name] is not None})
     held_out = {name: [row | {"loss": row[name]} for row in rows if row.get(name) is not None] for name in further}
     for what, columns, shape in (

@@ -146,7 +146,7 @@ def _of_run(run: RunFolder) -> Table:
         rows.append(["state", f"not finished, at step {step:,}"])
     losses = [row["loss"] for row in metrics if row.get("kind") == "train"]
     rows += [["training loss", f"{losses[-1]:.4f}, of the newest steps"]] if losses else []
-    for row in run.validations()[-1:]:
+    for row in run.metrics("validation")[-1:]:
         loss = known.get("validation_loss", row["loss"])  # of the exported weights, which may be earlier ones
         rows.append(["validation loss", f"{loss:.4f}{measured_on(recipe, row.get('examples'))}"])
     return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
@@ -154,10 +154,15 @@ def _of_run(run: RunFolder) -> Table:
 
 def text_of(result: Any) -> str:
     """What the verb of a result prints, in 80 columns."""
-    text, parts = io.StringIO(), _view(TEXTS, result)
-    parts = parts if isinstance(parts, list) else [parts]
-    Terminal(file=text, width=80, highlight=False).print(*parts, sep="\n", markup=False)
+    text = io.StringIO()
+    Terminal(file=text, width=80, highlight=False).print(*parts_of(result), sep="\n", markup=False)
     return text.getvalue().rstrip()
+
+
+def parts_of(result: Any) -> list[Any]:
+    """The tables and sentences that the verb of a result prints."""
+    parts = _view(TEXTS, result)
+    return parts if isinstance(parts, list) else [parts]
 
 
 def text_of_measurement(result: Any) -> Any:

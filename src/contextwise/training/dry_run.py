@@ -25,7 +25,7 @@ from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
-from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, fast_steps, processes_of, training_arguments
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
@@ -91,7 +91,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         ContextwiseError: what :func:`contextwise.training.train` would raise.
     """
     run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved(), with_newer_settings)
+    run.check_free(recipe.resolved())
     trained_steps = recipe.total_steps
     if trunk_checkpoint(recipe, run) is not None:
         trained_steps = recipe.training.decay(trained_steps)

@@ -15,7 +15,7 @@ from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import without_bars
-from contextwise.base.runs import RunFolder, RunSummary, measured_on, too_few_examples
+from contextwise.base.runs import RunFolder, RunSummary, measured_on
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.prefix import prompt_form
@@ -96,9 +96,9 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 
 
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
-    """The validation loss of a finished run with its unit; None if nothing was held out, or too little was read of it."""
+    """The validation loss of a finished run with its unit; None if nothing was held out."""
     loss = summary["validation_loss"]
-    if loss is None or too_few_examples(recipe.resolved(), summary.get("validation_examples")):
+    if loss is None:
         return None
     return f"{loss:.4f} nats per {recipe.model.loss_unit}"
 

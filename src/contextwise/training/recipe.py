@@ -1,6 +1,5 @@
 """The recipe of a training run: its sections, checks across sections, and reading of files."""
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
-from contextwise.base.errors import ConfigError, ContextwiseError, Problem
+from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
@@ -313,13 +312,6 @@ def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem
         yield Problem(
             why, "training.mup_base_width", base_width, f"give training.learning_rate, or choose one of {measured}"
         )
-
-
-def with_newer_settings(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Add settings that are newer than a run to its resolved recipe, with their defaults."""
-    with contextlib.suppress(ContextwiseError):
-        return validate(Recipe, recipe, "the run's recipe").resolved()
-    return recipe
 
 
 def load_recipe(

@@ -44,7 +44,7 @@ from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, stage_flops, starting_model
-from contextwise.training.recipe import Recipe, with_newer_settings
+from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
@@ -83,7 +83,7 @@ def train(recipe: Recipe) -> RunFolder:
         Interrupted: a signal requested a stop; the state is saved.
     """
     run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved(), with_newer_settings)
+    run.check_free(recipe.resolved())
     trunk = trunk_checkpoint(recipe, run)
     inputs = TrainingInputs.open(recipe)
     _ = inputs.fingerprints  # of the starting models as they are now, not when the first checkpoint is written
@@ -166,7 +166,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
 
         def lock() -> None:
             stack.enter_context(run.locked())
-            run.write_recipe(recipe.resolved(), with_newer_settings)
+            run.write_recipe(recipe.resolved())
             if not run.environment_file.exists():
                 write_json(run.environment_file, describe_environment(), "the environment")
             variant = getattr(recipe.model, "variant", None)
@@ -244,7 +244,7 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
     """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
     state = checkpoints.read_state(checkpoint)
     own = source.path == recipe.folder
-    different = differing_keys(comparable(with_newer_settings(state["recipe"])), comparable(recipe.resolved()))
+    different = differing_keys(comparable(state["recipe"]), comparable(recipe.resolved()))
     different -= set() if own else MAY_DIFFER
     if different:
         raise CheckpointError(

@@ -25,7 +25,7 @@ import torch
 from transformers import DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
-from contextwise.base.files import atomic_write, expanded, remove_abandoned, write_json
+from contextwise.base.files import atomic_write, expanded, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -299,7 +299,6 @@ class EncodedTexts:
         self._known: set[Path] = set()
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
-        remove_abandoned(self.folder)
         self._open_new()
 
     def __len__(self) -> int:

@@ -108,7 +108,7 @@ class Forgetting:
 
 def _during(group: Group) -> list[Point]:
     """The validations at the steps that all seeds of a group have."""
-    curves = [{row["step"]: row for row in RunFolder(each).validations()} for each in group.sources]
+    curves = [{row["step"]: row for row in RunFolder(each).metrics("validation")} for each in group.sources]
     points = []
     for step in sorted(set.intersection(*map(set, curves))):
         rows = [curve[step] for curve in curves]

@@ -11,7 +11,6 @@ from contextwise.base import hashes
 from contextwise.base.errors import DataError
 from contextwise.base.files import read_sealed_json, write_json, write_sealed_json
 from contextwise.base.hashes import MANIFEST, check_intact, content_digest, damage, seal, sealed, sha256_file, unsealed
-from faults import Disk
 
 
 @pytest.fixture
@@ -167,16 +166,3 @@ def test_a_home_that_cannot_be_written_to_is_no_error(tmp_path, read):
     (tmp_path / "home").write_text("a file")
     (tmp_path / "tokens.bin").write_bytes(b"tokens")
     assert content_digest(tmp_path / "tokens.bin") == sha256_file(tmp_path / "tokens.bin")
-
-
-def test_a_reading_that_fails_once_is_no_damage(tmp_path):
-    folder = tmp_path / "sealed"
-    folder.mkdir()
-    (folder / "weights").write_bytes(b"1")
-    seal(folder)
-    for number in (1, 2):
-        with Disk(tmp_path, number, reads=True).installed() as disk:
-            assert damage(folder) is None
-        assert len(disk.operations) > number
-    with Disk(tmp_path, 1, stays=True, reads=True).installed():
-        assert "cannot be read ([Errno 5]" in str(damage(folder))

@@ -1,6 +1,5 @@
 """Run folders: metrics that survive a kill, one owner at a time, no run overwrites another."""
 
-import errno
 import json
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.files import write_sealed_json
+from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
 from small import run_summary, write_rows
 
@@ -112,20 +110,11 @@ def test_damaged_metrics(tmp_path, damage):
 def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, capsys):
     run = RunFolder(tmp_path)
     good = {"kind": "train", "step": 1, "tokens": 1, "seconds": 1, "loss": 2.0}
-    bad = [
-        {"loss": 1e308},
-        {"loss": int("9" * 400)},
-        {"loss": True},
-        {"loss": "2"},
-        {"flops": -1e200},
-        {"step": 10**400},
-    ]
+    bad = [{"loss": True}, {"loss": "2"}]
     rows = [good, *(good | each for each in bad), good | {"step": 9}]
     write_rows(run.metrics_file, rows)
     assert [each["step"] for each in run.metrics("train")] == [1, 9]
-    assert (
-        "metrics.jsonl is read without line 2, 3, 4, 5, 6, 7: the number 1e+308 is too large" in capsys.readouterr().err
-    )
+    assert "metrics.jsonl is read without line 2, 3: loss is true, but must be a number" in capsys.readouterr().err
 
 
 def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
@@ -141,21 +130,11 @@ def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "examples", "shown"),
-    [
-        (1, None, None),  # one window, whatever the split holds
-        (95, None, None),
-        (96, None, " on at most 6 windows of 16 tokens"),
-        (65_536, 5, None),  # the split held no more
-        (65_536, 6, " on 6 windows of 16 tokens"),
-    ],
+    ("examples", "shown"), [(None, ""), (1, " on 1 window of 16 tokens"), (6, " on 6 windows of 16 tokens")]
 )
-def test_a_validation_of_fewer_than_six_windows_is_not_shown(tmp_path, tokens, examples, shown):
-    run = run_of(tmp_path, tokens, examples=examples)
-    assert [each["loss"] for each in run.validations()] == ([] if shown is None else [1.5])
-    assert ("validation loss 1.5000" in repr(run)) is (shown is not None)
-    assert shown is None or repr(run).endswith(f"validation loss 1.5000{shown}")
-    assert (f"1.5000{shown}" in run._repr_html_()) is (shown is not None)
+def test_a_validation_loss_says_what_it_was_measured_on(tmp_path, examples, shown):
+    run = run_of(tmp_path, examples=examples)
+    assert repr(run).endswith(f"validation loss 1.5000{shown}") and f"1.5000{shown}" in run._repr_html_()
 
 
 def test_a_folder_without_a_run_is_said_to_have_none(tmp_path):
@@ -176,18 +155,3 @@ def test_a_run_that_stopped_early_shows_the_loss_of_its_weights(tmp_path):
 def test_examples_that_are_no_windows_are_called_examples(tmp_path):
     run = run_of(tmp_path, examples=40, objective={"name": "sentence"})
     assert repr(run).endswith("validation loss 1.5000 on 40 examples")
-
-
-def test_a_summary_that_the_disk_does_not_give_is_not_a_run_that_is_not_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(tmp_path)
-    write_sealed_json(run.summary_file, run_summary())
-    assert run.finished and not RunFolder(run.summary_file / "below").finished
-
-    def fails(*_: object, **__: object) -> str:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(Path, "read_text", fails)
-    with pytest.raises(DataError, match="the run's summary cannot be read: .*Input/output error"):
-        assert run.finished

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -275,7 +274,6 @@ def test_a_traceback_is_shown_on_request(
         ),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 2, "the memory of this machine is not enough ("),
         (RuntimeError("could not create a primitive"), 2, "the memory of this machine is not enough (could"),
-        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a"), 2, "this process may open no more files ("),
         (
             ImportError("libx.so: failed to map segment from shared object"),
             2,
@@ -301,26 +299,6 @@ def test_a_full_disk_that_caused_another_error_is_found(
     except ValueError as error:
         assert exit_status_of(error, monkeypatch) == 2
     assert "no space left" in capsys.readouterr().err
-
-
-def test_names_that_are_no_text_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["contextwise", "corpus", "a\udcff"])
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    assert raised.value.code == 2 and "is not UTF-8 text" in capsys.readouterr().err
-    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")  # PYTHONUTF8=0 and LC_ALL=C
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    assert raised.value.code == 2 and "unset PYTHONUTF8" in capsys.readouterr().err
-
-
-def test_a_terminal_that_knows_ascii_alone_shows_plain_numbers() -> None:
-    assert "−0.05 [−0.1, ±∞] 本…".encode("ascii", "plainer") == rb"-0.05 [-0.1, +-\u221e] \u672c..."
-    assert "−0.05 ±é".encode("latin-1", "plainer") == "-0.05 ±é".encode("latin-1")
-    with pytest.raises(UnicodeDecodeError):
-        b"\xff".decode("ascii", "plainer")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -393,33 +371,9 @@ def test_a_full_standard_output_is_one_line() -> None:
         assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("full", [True, False], ids=["full", "ended"])
-def test_a_standard_error_that_cannot_be_written_ends_no_command(full: bool, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("to be tokenized")
-    # Of so small a text no document is held out, of which a warning is printed before the corpus is written.
-    reader, errors = os.pipe()
-    os.close(reader)
-    if full:
-        os.dup2(os.open("/dev/full", os.O_WRONLY), errors)
-    command = [sys.executable, "-m", "contextwise", "prepare", "notes.txt", "--tokenizer", "bytes", "--out", "corpus"]
-    status = subprocess.run(command, cwd=tmp_path, stderr=errors, check=False).returncode
-    os.close(errors)
-    assert status == 0 and (tmp_path / "corpus" / "manifest.json").exists()
-
-
-def test_closed_standard_streams_are_none_of_the_files_that_are_opened(tmp_path: Path) -> None:
-    done = run("bash", "-c", f"cd {tmp_path}; {COMMAND} measure attention nowhere --text - <&-")
-    assert done.returncode == 2 and done.stderr.startswith("error: ") and len(done.stderr.splitlines()) == 1
-    code = "import contextwise.base.stopping as s; s.prepare_process(); print(open(s.__file__).fileno())"
-    for closed in ("<&-", "<&- 2>&-"):
-        done = run("bash", "-c", f"{sys.executable} -c {shlex.quote(code)} {closed}")
-        assert done.stdout == "3\n"
-
-
 @pytest.mark.parametrize("empty", ["''", "' '"])
 def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise, empty: str) -> None:
-    for line in ("evaluate nowhere --corpus", "train x --out", "recipes --copy"):
+    for line in ("evaluate nowhere --corpus", "train x --out"):
         contextwise.refused(f"{line} {empty}", f"{line.split()[-1]} is empty; give a path")
 
 

@@ -80,14 +80,11 @@ def test_after_training_on_all_documents_the_next_step_needs_none_held_out(workp
     assert contextwise("report whole-run")[0] == 0
 
 
-def test_a_run_may_have_no_validation_and_one_of_a_window_shows_no_loss(workplace, contextwise):
-    for tokens, words in (
-        (0, "small: no validation; "),
-        (1, "validated on 1 window of 16 tokens, of which fewer than 6"),
-    ):
+def test_a_run_may_have_no_validation_or_one_of_a_window(workplace, contextwise):
+    for tokens, words in ((0, "small: no validation; "), (1, "validated on 1 window of 16 tokens\n")):
         out = f"validated-{tokens}"
         status, _, errors = contextwise(f"train recipe.yaml --set training.evaluation_tokens={tokens} --out {out}")
-        assert status == 0 and words in errors and "validation loss" not in errors
+        assert status == 0 and words in errors and ("validation loss" in errors) == bool(tokens)
         run = RunFolder.open(workplace / out)
         assert len(run.metrics("validation")) == tokens and run.summary()["validation_examples"] == (tokens or None)
     patience = "--set training.patience=1 --set training.evaluate_every=1"

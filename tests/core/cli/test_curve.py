@@ -193,9 +193,8 @@ def test_bad_input_is_refused(contextwise, arguments, message):
 
 def test_curves_side_by_side(contextwise, workplace):
     outputs = [contextwise(f"{COMMAND} --context {n} --out curve-{n} --json")[1] for n in (8, 64)]
-    words = contextwise.words("compare curve-8 curve-64 --out both.json")  # folders of curves say what they are
-    rows = json.loads((workplace / "both.json").read_text())
-    assert json.loads(contextwise("compare --curves curve-8 curve-64 --json")[1]) == rows
+    words = contextwise.words("compare curve-8 curve-64")  # folders of curves say what they are
+    rows = json.loads(contextwise("compare --curves curve-8 curve-64 --json")[1])
     for row, text in zip(rows, outputs, strict=True):
         # Documents shorter than 64 tokens count in neither; the curves alone have all that are long enough for them.
         assert row["context"] == json.loads(text)["settings"]["context"]

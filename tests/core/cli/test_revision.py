@@ -1,4 +1,4 @@
-"""Revisions of models on the Hub: ``--revision`` and ``NAME@REVISION`` load other weights, and make other results."""
+"""Revisions of models on the Hub: ``NAME@REVISION`` loads other weights, and makes other results."""
 
 import hashlib
 import json
@@ -56,9 +56,8 @@ def summaries(folder: Path) -> dict[str, dict]:
 
 def test_a_result_names_its_revision_and_answers_for_it_alone(contextwise, hub: Path) -> None:
     (contextwise.folder / "texts.txt").write_text("A text that is read with the tokenizer of the same revision.\n" * 4)
-    line = f"evaluate {NAME} --corpus texts.txt --context 16 --stride 8"
-    for options in ("", "--revision v1", "--revision=trial/wide", f"--revision {COMMITS['v1']}"):
-        status, _, errors = contextwise(f"{line} {options}")
+    for revision in ("", "@v1", "@trial/wide", f"@{COMMITS['v1']}"):
+        status, _, errors = contextwise(f"evaluate {NAME}{revision} --corpus texts.txt --context 16 --stride 8")
         assert status == 0, errors
     found = summaries(contextwise.folder)
     at = {name.partition("@")[2] or "main": each for name, each in found.items()}
@@ -73,36 +72,15 @@ def test_a_result_names_its_revision_and_answers_for_it_alone(contextwise, hub: 
     assert {each["name"] for each in at.values()} >= {"little", "little@v1", "little@trial-wide"}
 
 
-def test_revisions_that_do_not_apply_are_refused(contextwise, hub: Path, tmp_path: Path) -> None:
-    (contextwise.folder / "model").mkdir()
-    contextwise.refused("generate model the --revision v1", "--revision is 'v1', but model is on this machine")
-    contextwise.refused(f"generate {NAME}@v1 the --revision v1", f"{NAME}@v1 names a revision already")
-    contextwise.refused(f"generate {NAME} the --revision ../v1", "--revision is '../v1', but")
-    contextwise.refused(f"generate {NAME} the --revision v2", f"no configuration could be loaded from {NAME}@v2")
-    contextwise.refused("compare a b --revision v1", "there is no option --revision")
-    contextwise.refused(
-        f"measure attention {NAME} model --text the --revision v1", "--revision is 'v1', but model is on"
-    )
-
-
-def test_every_verb_that_takes_a_model_of_the_hub_takes_a_revision(contextwise, hub: Path) -> None:
+def test_a_verb_takes_a_model_with_its_revision(contextwise, hub: Path) -> None:
     words = contextwise.words
-    texts = {ref: words(f"generate {NAME} the --greedy --max-new-tokens 8 --revision {ref}") for ref in ("main", "v1")}
-    assert texts["main"] != texts["v1"] == words(f"generate {NAME}@v1 the --greedy --max-new-tokens 8")
-    assert f"{NAME}@v1" in words(f"model parameters {NAME} --revision v1")
+    texts = {ref: words(f"generate {NAME}@{ref} the --greedy --max-new-tokens 8") for ref in ("main", "v1")}
+    assert texts["main"] != texts["v1"] and texts["main"] == words(f"generate {NAME} the --greedy --max-new-tokens 8")
+    assert f"{NAME}@v1" in words(f"model parameters {NAME}@v1")
     status, output, errors = contextwise(f"measure attention {NAME}@v1 {NAME} --text 'a text' --json")
     assert status == 0, errors
     assert f"{NAME}@v1" in output
-    for verb in (
-        "curve",
-        "evaluate",
-        "measure attention",
-        "measure tasks",
-        "model serve",
-        "model embed",
-        "measure entropy",
-    ):
-        assert "--revision" in words(f"{verb} --help")
+    contextwise.refused(f"generate {NAME}@v2 the", f"no configuration could be loaded from {NAME}@v2")
 
 
 def parameters(model: torch.nn.Module) -> torch.Tensor:

@@ -91,6 +91,7 @@ def write_run(
     rows = [
         {
             "kind": "validation",
+            "examples": 8,
             "step": step,
             "tokens": step * 100,
             "seconds": step * 100 / speed,

@@ -17,7 +17,7 @@ from torch.utils.data import default_collate
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.hashes import MANIFEST, seal
-from contextwise.base.runs import FEWEST_EXAMPLES, RunFolder
+from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
@@ -89,7 +89,7 @@ MIXED = {"name": "mixture", "parts": [{"weight": 0.5, "objective": name} for nam
 
 
 def test_a_mixture_is_validated_on_each_example_once(corpus_folder, tmp_path):
-    """The number of examples in the metrics is true, and so few of them are not shown."""
+    """The number of examples in the metrics is true."""
     values = recipe_values(corpus_folder, tmp_path / "many", evaluation_tokens=10**6) | {"objective": MIXED}
     values["model"] = {"family": "llama", "layers": 1, "width": 16, "heads": 2}
     examples = TrainingInputs.open(Recipe.model_validate(values)).validation["loss"]
@@ -103,8 +103,7 @@ def test_a_mixture_is_validated_on_each_example_once(corpus_folder, tmp_path):
     values["data"]["corpus"], values["output"] = str(tmp_path / "few"), str(tmp_path / "run")
     run = trained(values)
     counted = run.summary()["validation_examples"]
-    assert counted < FEWEST_EXAMPLES and {row["examples"] for row in run.metrics("validation")} == {counted}
-    assert run.validations() == []
+    assert counted < 6 and {row["examples"] for row in run.metrics("validation")} == {counted}
 
 
 @pytest.mark.long
@@ -403,23 +402,6 @@ def test_a_checkpoint_of_another_recipe_is_refused(halfway, tmp_path):
     run.recipe_file.write_text(yaml.safe_dump(run.recipe() | {"seed": 11}))
     with pytest.raises(CheckpointError, match="step-8 is not of this run .its recipe differs in seed"):
         trained(halfway | {"seed": 11})
-
-
-def test_a_run_stops_when_its_lock_is_removed(corpus_folder, tmp_path, monkeypatch):
-    """Another process may train there from then on; nothing of the first one is written any more."""
-    values = recipe_values(corpus_folder, tmp_path / "run")
-    ended = PretrainingTrainer.end_step
-
-    def removing(self):
-        ended(self)
-        if self.state.global_step == 6:
-            (tmp_path / "run" / ".lock").unlink()
-
-    monkeypatch.setattr(PretrainingTrainer, "end_step", removing)
-    with pytest.raises(DataError, match="the lock file .*lock was removed while this process used the run folder"):
-        trained(values)
-    assert [row["step"] for row in RunFolder(tmp_path / "run").metrics("train")] == [2, 4]
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-4"]
 
 
 def test_a_folder_that_holds_another_run_is_refused(whole, corpus_folder, tmp_path):

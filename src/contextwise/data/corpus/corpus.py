@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from contextwise.base.config import checked
-from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, refuse_pipe
+from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt
 from contextwise.base.files import KeptPath, expanded, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.machine import own_version
@@ -340,7 +340,6 @@ def holds_corpus(path: Path) -> bool:
 def is_corpus(folder: Path) -> bool:
     """Whether a folder has the manifest of a prepared corpus; the other files are not checked."""
     try:
-        refuse_pipe(folder / MANIFEST)
         content = parse_json((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return False
@@ -351,8 +350,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read a manifest; a :class:`DataError` if it is missing, damaged, changed or of another format version."""
     path = folder / MANIFEST
     manifest = read_json(path, "the corpus's manifest")
-    for file in folder.rglob("*"):
-        refuse_pipe(file)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise DataError(f"{path} is not the manifest of a corpus; give a folder that `contextwise prepare` wrote")
     if (version := manifest.get("format_version")) != _VERSION:

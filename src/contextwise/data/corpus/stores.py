@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.errors import DataError, not_installed, one_line, refuse_pipe
+from contextwise.base.errors import DataError, not_installed, one_line
 from contextwise.base.hashes import content_digest
 from contextwise.base.progress import say_once
 
@@ -57,7 +57,6 @@ class BinStore:
     dtype, table = np.dtype("<u2"), None
 
     def __init__(self, path: Path) -> None:
-        refuse_pipe(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             start = _BIN_HEADER if np.frombuffer(file.read(4).ljust(4), "<i4")[0] == _BIN_MAGIC else 0

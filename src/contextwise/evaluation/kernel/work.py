@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NotRequired, TypedDict
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.base.files import atomic_write, check_locks, disk_errors, exclusive, read_json, write_json
+from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json, write_json
 from contextwise.base.progress import interruption
 from contextwise.base.schemas import parse_json
 
@@ -74,7 +74,6 @@ class Journal:
         """Keep rows; on return they are on the disk, else a DataError is raised. Several threads may call it at once."""
         # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        check_locks(self.path)
         with self._writing, disk_errors("the answers", self.path):
             self._file.write(lines)
             self._file.flush()
