@@ -9,7 +9,6 @@ from unittest import mock
 
 import yaml
 
-from longtasks_files import longbench_line
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import loss_rows, recipe_values, save_model, small_gpt2, write_documents, write_rows
 from sweeping import sweep_values
@@ -44,7 +43,6 @@ COMMANDS = {
     "evaluate-metadata": "measure evaluate-metadata model title --corpus old/corpus --context 32 --limit 2 --out out/result",
     "forgetting": "measure forgetting model old/run --old old/corpus --new old/other --limit 2 --out out/forgetting.json",
     "infill": "measure infill old/filler code.jsonl --limit 2 --max-new-tokens 2 --out out/result",
-    "longbench": "measure longbench model hotpotqa.jsonl --visible 20 --limit 1 --new-tokens 2 --out out/result",
     "needles": "measure needles long --length 160 --masked 120,140 --samples 2 --out out/result",
     "objectives": "measure objectives old/run --out out/objectives.json",
     "rescore": "measure rescore sentences/lm lists.jsonl --out out/result",
@@ -147,7 +145,6 @@ def write_measured(folder: Path) -> None:
     write_rows(folder / "code.jsonl", [{"text": "def one():\n    return 1\n\nprint(one())\n"}] * 4)
     turns = {"category": "writing", "turns": ["Say it.", "Again."]}
     write_rows(folder / "questions.jsonl", [{"question_id": i, **turns} for i in range(2)])
-    write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(2)])
     write_rows(folder / "losses.jsonl", loss_rows("ab", 3, range(6)))
     (folder / "tasks").mkdir()
     write_rows(folder / "tasks" / "mine.jsonl", [{"text": f"a {word}"} for word in ("b", "c", "d")])

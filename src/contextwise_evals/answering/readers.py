@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from contextwise.base.errors import CheckpointError
 from contextwise.evaluation.sampling import Sampling
@@ -25,6 +32,18 @@ class RefuseNaN(LogitsProcessor):
         return scores
 
 
+class Written(StoppingCriteria):
+    """Rows of which the part behind ``prompt`` tokens holds one of some texts."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: int, texts: Sequence[str]) -> None:
+        self.tokenizer, self.prompt, self.texts = tokenizer, prompt, texts
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor | None, **_: Any) -> torch.BoolTensor:
+        answers = self.tokenizer.batch_decode(input_ids[:, self.prompt :])
+        found = [any(text in answer for text in self.texts) for answer in answers]
+        return torch.tensor(found, device=input_ids.device)  # type: ignore[return-value]
+
+
 class ModelReader:
     """Takes the likeliest token at each step; prompts are padded on the left.
 
@@ -36,13 +55,15 @@ class ModelReader:
         self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
 
     @torch.no_grad()
-    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
-        """Raises :class:`~contextwise.base.errors.CheckpointError` where the model's logits are NaN."""
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int, until: Sequence[str] = ()) -> list[str]:
+        """The answers; a row may end, but is not cut, at a text of ``until``. CheckpointError where the logits are NaN."""
         rows = [torch.tensor(prompt) for prompt in prompts]
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         with frequencies_for(self.model, ids.shape[1] + new_tokens):
             options = answer_options(new_tokens, self.pad, Sampling(greedy=True))
+            if until:
+                options["stopping_criteria"] = StoppingCriteriaList([Written(self.tokenizer, ids.shape[1], until)])
             ids, mask = ids.to(self.model.device), mask.to(self.model.device)
             out = generate(self.model, ids, attention_mask=mask, **options)
         return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)

@@ -32,7 +32,7 @@ from contextwise.evaluation.scoring.windows import batches
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.objectives.objective import generator
 from contextwise_evals.input_files import read_objects
-from contextwise_evals.long_tasks.results import level_of
+from contextwise_evals.levels import level_of
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 from contextwise_papers.objectives.text import TokenText
 
