@@ -51,7 +51,7 @@ class Ruler(Measure):
         default=None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
     )
     qa: InputFile | None = Field(
-        default=None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
+        default=None, description="Questions of qa_1: JSON Lines with the Hub's fields of SQuAD; default: none."
     )
     length: int = Field(
         default=4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
@@ -73,7 +73,7 @@ class Ruler(Measure):
     def _fits_together(self) -> Self:
         if self.tasks is not None:
             if "qa_1" in self.tasks and self.qa is None:
-                raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as `qa`")
+                raise ConfigError("the task 'qa_1' needs questions; give a file with SQuAD's fields as `qa`")
             if "qa_1" not in self.tasks and self.qa is not None:
                 raise ConfigError("qa is given, but not the task 'qa_1'; leave one out, or give the other")
         if self.visible and min(self.visible) < 1:

@@ -1,6 +1,5 @@
 """A reader that knows no more than what it is shown, and questions made for it."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def _colour(item: int) -> str:
     return f" {COLOURS[item % len(COLOURS)]:.<6}."
 
 
-def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
+def write_squad(path: Path, items: int = 40) -> Path:
     """Paragraphs of 80 characters on items, four an article, with one question each."""
     rows = [
         {
@@ -41,16 +40,7 @@ def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
         }
         for item in range(items)
     ]
-    if not nested:
-        return write_rows(path, rows)
-    articles: dict[str, list[dict[str, object]]] = {}
-    for row in rows:
-        answers = [{"text": text, "answer_start": 73} for text in row["answers"]["text"]]
-        asked = {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": False}
-        articles.setdefault(row["title"], []).append({"context": row["context"], "qas": [asked]})
-    data = [{"title": title, "paragraphs": paragraphs} for title, paragraphs in articles.items()]
-    path.write_text(json.dumps({"version": "1.1", "data": data}))
-    return path
+    return write_rows(path, rows)
 
 
 class WholeParagraphReader:

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.progress import progress_bar, say
+from contextwise.data.input_files import HALF_A_PAIR, has_half_a_pair, parse_json, read_objects, readable, unpacked
 from contextwise.data.metadata import as_english
 from contextwise.evaluation.kernel import Subject
 from contextwise.models.loading import load_as
-from contextwise_evals.input_files import read_objects, read_value
 from contextwise_papers.cue import CueConfig, CueContextConfig, CueContextEncoder
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import ContextSets, Texts, open_text_encoder, trained_types
@@ -60,12 +60,25 @@ def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, t
     types = trained_types(model.config)
     if not types:
         raise ConfigError(f"contexts is given, but {source} takes no contexts; leave it out")
-    row = read_value(file, SET)
-    if not isinstance(row, dict):
-        raise DataError(f"{file} is not a JSON object; give {SET}")
+    row = _read_object(file)
     sets, encoder = _encoded(model, source, [context_texts(contexts_of(row, str(file)), types, str(file))])
     note_truncated(encoder)
     return sets.batch(np.array([0]))
+
+
+def _read_object(file: Path) -> dict[str, Any]:
+    """The JSON object of a file, which may have several lines."""
+    with readable(file), file.open("rb") as raw, unpacked(raw, file) as opened:
+        content = opened.read()
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise DataError(f"{file} {error}; give {SET}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{file} is not a JSON object; give {SET}")
+    if has_half_a_pair(value, content):
+        raise DataError(f"{file} {HALF_A_PAIR}; fix it there")
+    return value
 
 
 def _encoded(model: PreTrainedModel, source: str, sets: Sequence[Texts]) -> tuple[ContextSets, TextEncoder]:

@@ -20,9 +20,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
+from contextwise.data.input_files import read_objects
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.scoring.windows import vocabulary_size
-from contextwise_evals.input_files import read_objects
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.rescoring.contexts import context_texts, contexts_of, note_truncated
 from contextwise_papers.cue.scoring import (
