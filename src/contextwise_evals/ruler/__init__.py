@@ -118,10 +118,16 @@ class Ruler(Measure):
         example = ", or leave out the example" if self.example and {"vt", "cwe"} & set(questions) else ""
         prompts.check_vocabulary(subject, [question for _, question, _ in named])
         prompts.check_positions(subject, named, self.visible[-1], example)
-        mixed_up_to = same_frequencies_up_to(subject.model)
-        batches = prompts.plan_batches(questions, new_tokens, self.visible, subject.batch_tokens, mixed_up_to)
-        reader = ModelReader(subject.model, subject.tokenizer)
-        answers = prompts.answer_all(reader, questions, batches, work, f"ruler {subject.name}")
+        answers = prompts.answer_all(
+            ModelReader(subject.model, subject.tokenizer),
+            questions,
+            new_tokens,
+            self.visible,
+            work,
+            batch_tokens=subject.batch_tokens,
+            mixed_up_to=same_frequencies_up_to(subject.model),
+            title=f"ruler {subject.name}",
+        )
         results: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
         for task in tasks:

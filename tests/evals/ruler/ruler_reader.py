@@ -47,15 +47,15 @@ class WholeParagraphReader:
     """Answers from a paragraph that it sees whole, and says that it does not know where it sees none.
 
     Attributes:
-        calls: prompts answered.
+        batches: lengths of the prompts that were answered together.
     """
 
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.calls, self.stop_after = 0, stop_after
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
 
     def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
         assert new_tokens == 32
-        self.calls += len(prompts)
+        self.batches.append([len(prompt) for prompt in prompts])
         return [self._read(BYTES.decode(prompt)) for prompt in prompts]
 
     def _read(self, text: str) -> str:
