@@ -73,7 +73,7 @@ class Ruler(Measure):
     def _fits_together(self) -> Self:
         if self.tasks is not None:
             if "qa_1" in self.tasks and self.qa is None:
-                raise ConfigError("the task 'qa_1' needs questions; give a file with SQuAD's fields as `qa`")
+                raise ConfigError("the task 'qa_1' needs questions; give a file in SQuAD's form as `qa`")
             if "qa_1" not in self.tasks and self.qa is not None:
                 raise ConfigError("qa is given, but not the task 'qa_1'; leave one out, or give the other")
         if self.visible and min(self.visible) < 1:
@@ -141,7 +141,7 @@ class Ruler(Measure):
         from contextwise_evals.ruler.documents import DocumentQA, read_passages
         from contextwise_evals.ruler.questions import Size
 
-        size = Size(self.length, self.gamma, encoder.count, self.seed, self.samples)
+        size = Size(self.length, self.gamma, encoder.count, self.seed)
         tasks: list[Task] = []
         notes: list[str] = []
         for name in self.tasks or ():
