@@ -1,8 +1,6 @@
 """Prompts of questions on texts, of which only the nearest part is visible; and their answers, in batches that resume.
 
-A prompt is three sequences of token ids: what precedes the text, the text's last ``visible`` tokens, and what follows it (the
-question and the beginning of the answer). The first and the third are always whole. For a chat model they hold the marks of
-its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
+Before and after the text's last ``visible`` tokens, a prompt has the same token ids at every visible context.
 """
 
 import math
@@ -17,7 +15,6 @@ from jinja2 import TemplateError
 from contextwise.base.errors import ConfigError, one_line
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.scoring.windows import batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -39,13 +36,9 @@ class Prompt:
     body: tuple[int, ...]
     tail: tuple[int, ...]
 
-    def visible_body(self, visible: int) -> tuple[int, ...]:
-        """The nearest ``visible`` tokens of the body, or all of it where it is shorter."""
-        return self.body[max(0, len(self.body) - visible) :]
-
     def prompt(self, visible: int) -> list[int]:
-        """Token ids (T,) with ``visible`` tokens of the body."""
-        return [*self.head, *self.visible_body(visible), *self.tail]
+        """Token ids (T,) with the nearest ``visible`` tokens of the body, or all of it where it is shorter."""
+        return [*self.head, *self.body[max(0, len(self.body) - visible) :], *self.tail]
 
 
 def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
@@ -56,15 +49,9 @@ def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Question:
-    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``.
+    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``, which it continues.
 
-    Attributes:
-        opening: precedes the text: what is to be done, and a worked example where the task has one.
-        body: the text, the only part that may be cut.
-        ending: the question.
-        answer_prefix: the beginning of the answer, which the model continues.
-        answers: looked for in the model's answer.
-        needles: (start, end) of each part of ``body`` that the answer depends on, in characters.
+    Only ``body``, the text, may be cut. ``needles`` are (start, end) of each part of it that the answer depends on, characters.
     """
 
     opening: str
@@ -89,7 +76,7 @@ class Needle(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded(Prompt):
-    """A question on a text as token ids; the body is the text."""
+    """A question on a text as token ids."""
 
     question: Question
     needles: tuple[Needle, ...]
@@ -251,6 +238,8 @@ def answer_all(
         new_tokens: most tokens of an answer, by task.
         batch_tokens, mixed_up_to: as for :func:`~contextwise.evaluation.scoring.windows.batches`; a length includes the answer.
     """
+    from contextwise.evaluation.scoring.windows import batches
+
     contexts = sorted(visible, reverse=True)
     total = len(contexts) * sum(map(len, questions.values()))
     with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from rich.console import RenderableType
+from rich.text import Text
 
 from contextwise.base.errors import ConfigError, not_installed
+from contextwise.base.tables import Column, Row, Table, terminal
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work, content_key
 
 if TYPE_CHECKING:
@@ -134,9 +136,25 @@ class HarnessTasks(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise_evals.harness.tables import tasks_table
-
-        return tasks_table(summary)
+        settings = summary["settings"]
+        limit = "" if settings["limit"] is None else f", the first {settings['limit']:,} documents of each"
+        factor = summary["rope_factor"]
+        extended = "" if factor is None else f", extended by {settings['rope']} {factor:.3g}"
+        positions = f"{summary['positions']:,} positions{extended}"
+        heading = f"{summary['model']}, {summary['parameters']:,} parameters, {positions}{limit}"
+        rows: list[Row] = []
+        for row in summary["rows"]:
+            for name, measured in row["measures"].items():
+                about = (row["task"], row["shots_used"], row["context"], row["documents"])
+                rows.append(Row([*about, name, measured["value"], measured["stderr"]]))
+        for average in summary["averages"]:
+            name = f"Avg of {len(average['tasks'])}"
+            rows.append(Row([name, average["shots"], average["context"], "", "acc", average["acc"], ""], bold=True))
+        counts = (Column(name, "integer") for name in ("shots", "context", "docs"))
+        figures = (Column("value", "estimate", ".4g", missing="not finite"), Column("stderr", "estimate", ".2g"))
+        columns: list[Column | str] = ["task", *counts, Column("measure", align="left"), *figures]
+        notes = [f"Note: {note}." for note in summary["notes"]]
+        return terminal(Text(heading), Table("", columns, rows), *notes)
 
 
 def read_range(text: str) -> tuple[int, int | None]:

@@ -12,9 +12,10 @@ import functools
 import io
 import json
 import logging
+import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from contextwise.base.hashes import content_key
 from contextwise.base.machine import hub_problem
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise_evals.harness.model import BoundedLM
-from contextwise_evals.harness.tables import summary_of, task_row
 
 RESAMPLES = 1000
 """Resamples for the standard error of a perplexity; the harness uses 100,000, which takes minutes on one core."""
@@ -203,6 +203,50 @@ def ask_tasks(
     if answers:
         files["answers"] = answers
     return {"positions": max(row["context"] for row in rows), **summary_of(rows)}, files
+
+
+def summary_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """JSON-ready ``rows``, their ``averages`` and ``notes``, for each number of shots and each context."""
+    averages, notes = [], []
+    contexts = {row["context"] for row in rows}
+    for shots, context in dict.fromkeys((row["shots"], row["context"]) for row in rows):
+        measured = [row for row in rows if (row["shots"], row["context"]) == (shots, context)]
+        shortened = [f"{row['task']} {row['cut']:,} of {row['documents']:,}" for row in measured if row["cut"]]
+        if shortened:
+            room = f"a context of {context:,}" if len(contexts) > 1 else "the model's positions"
+            notes.append(
+                f"with {shots} shots, some documents were longer than {room}, and their beginning was left out: "
+                f"{', '.join(shortened)}"
+            )
+        accuracies = {row["task"]: row["measures"]["acc"]["value"] for row in measured if "acc" in row["measures"]}
+        if accuracies:
+            averages.append(
+                {
+                    "shots": shots,
+                    "context": context,
+                    "acc": sum(accuracies.values()) / len(accuracies),
+                    "tasks": list(accuracies),
+                }
+            )
+    return {"rows": list(rows), "averages": averages, "notes": notes}
+
+
+def task_row(task: str, shots: int, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a task among the harness's results; of several filters, the first is used."""
+    figures: dict[str, float | None] = {}
+    for key, value in result["results"][task].items():
+        name, comma, _ = key.partition(",")
+        if comma and isinstance(value, int | float):
+            figures.setdefault(name, float(value) if math.isfinite(value) else None)
+    return {
+        "shots_used": result["n-shot"].get(task, shots),
+        "documents": result["n-samples"][task]["effective"],
+        "measures": {
+            name: {"value": value, "stderr": figures.get(f"{name}_stderr")}
+            for name, value in figures.items()
+            if not name.endswith("_stderr")
+        },
+    }
 
 
 def _of_first_filter(answered: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,16 +1,11 @@
-"""Questions of RULER: a text that holds the answers, a question after it; and the law of the answers' positions.
+"""Questions of RULER, and the law of the answers' positions. Question i depends on (seed, task, i) and the settings alone.
 
-A task makes question number i from (seed, task, i) and the settings alone, so that every model with the same tokenizer, and
-every visible context, gets the same questions.
-
-The position of an answer follows a law (intrinsic entropy, Appendix A.1):
+The position of an answer follows a law over the positions between pieces of text (intrinsic entropy, Appendix A.1):
 
     P(x) ∝ (1 - x/L)^γ
 
-x is the distance of a position from the end of the text: the number of the text's tokens after it, 0 for the nearest. L is
-the length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a
-greater γ draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there
-are n + 1 positions, each with its own distance.
+x is the number of the text's tokens after a position, L the length of the text in tokens. γ = 0 is RULER itself (Hsieh et al.
+2024); a greater γ draws nearer to the end.
 """
 
 import sys

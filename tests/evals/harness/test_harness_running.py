@@ -21,8 +21,7 @@ from contextwise.cli.measures import verb
 from contextwise.evaluation.kernel import measure
 from contextwise.models.rope import extend_positions, forget_lengths, frequencies_for
 from contextwise_evals.harness import HarnessTasks
-from contextwise_evals.harness.tables import ACCURACY_TASKS, summary_of, task_row
-from contextwise_evals.harness.tasks import quiet
+from contextwise_evals.harness.tasks import quiet, summary_of, task_row
 from long_questions import define_long, long_line, needs_longbench
 from measured import stopped_and_resumed
 from small import save_model
@@ -161,8 +160,8 @@ def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, 
     assert other.path != first.path and other.summary["rows"][0]["documents"] == 14
 
 
-def test_the_paper_s_average_is_the_plain_mean_of_nine():
-    values = dict(zip(ACCURACY_TASKS, (0.36, 0.43, 0.28, 0.2, 0.51, 0.62, 0.29, 0.71, 0.27), strict=True))
+def test_the_average_is_the_plain_mean():
+    values = dict(zip("abcdefghi", (0.36, 0.43, 0.28, 0.2, 0.51, 0.62, 0.29, 0.71, 0.27), strict=True))
     results = {
         "results": {name: {"acc,none": value, "acc_stderr,none": 0.01} for name, value in values.items()},
         "n-shot": dict.fromkeys(values, 5),
@@ -171,7 +170,6 @@ def test_the_paper_s_average_is_the_plain_mean_of_nine():
     about = {"shots": 5, "context": 128, "cut": 0}
     result = summary_of([about | {"task": name} | task_row(name, 5, results) for name in values])
     assert result["averages"][0]["acc"] == pytest.approx(3.67 / 9)
-    assert result["averages"][0]["as_the_paper"]
 
 
 def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):

@@ -137,7 +137,7 @@ def test_a_measurement_plans_batches_by_where_the_models_frequencies_follow_the_
         planned.append(mixed_up_to)
         return batches(lengths, batch_tokens, mixed_up_to)
 
-    monkeypatch.setattr("contextwise_evals.answering.prompts.batches", noted)
+    monkeypatch.setattr("contextwise.evaluation.scoring.windows.batches", noted)
     monkeypatch.setattr(ModelReader, "answer", lambda reader, prompts, new_tokens: [""] * len(prompts))
     monkeypatch.setattr("contextwise.models.rope.same_frequencies_up_to", lambda model: 123)
     measured(model, squad, tmp_path / "out", tasks=["qa_1"])
