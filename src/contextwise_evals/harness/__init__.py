@@ -125,7 +125,7 @@ class HarnessTasks(Measure):
         from contextwise.models.rope import extend_positions
         from contextwise_evals.harness.tasks import ask_tasks
 
-        contexts: list[int | None] = [*(self.context or [None])]
+        contexts: list[int | None] = [None] if self.context is None else [*self.context]
         factor = None
         if self.rope is not None:
             assert self.context is not None

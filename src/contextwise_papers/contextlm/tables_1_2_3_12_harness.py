@@ -29,7 +29,7 @@ from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, measured_by_model, paths_of
 from contextwise_papers.tables import table_of
 
-ACCURACY_TASKS = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge")
+ACCURACY_TASKS: tuple[str, ...] = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge")
 ACCURACY_TASKS += ("winogrande", "piqa", "hellaswag", "sciq", "race")
 """The nine tasks of Tables 3 and 12; their average is the plain mean of ``acc``."""
 PERPLEXITIES = ("word_perplexity", "perplexity")
