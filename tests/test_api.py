@@ -33,7 +33,7 @@ from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.models.rope import extend_positions
 from contextwise.reports.page import powers_of_two
-from longtasks_files import longbench_line, needs_longbench
+from long_questions import define_long, long_line, needs_longbench
 from small import recipe_values, small_gpt2, write_rows
 
 RESULTS = ["run", "evaluation", "curve", "comparison"]
@@ -325,16 +325,16 @@ MEASURED = {
     "causality": {},
     "entropy": {"contexts": [4, 8], "samples": 64},
     "evaluate-metadata": {"metadata": ["title"], "limit": 2},
-    "longbench": {"visible": ["all"], "rope": "dynamic", "new_tokens": 2},
     "needles": {"length": 160, "masked": [0, 8], "samples": 2},
     "rescore": {},
     "ruler": {"tasks": ["vt"], "length": 600, "visible": [100], "samples": 2, "example": False},
     "sentences": {"limit": 2},
+    "tasks": {"tasks": ["keys"], "context": [704], "rope": "dynamic"},
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_longbench) if name == "longbench" else name for name in MEASURED]
+    "name", [pytest.param(name, marks=needs_longbench) if name == "tasks" else name for name in MEASURED]
 )
 def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name):
     """Positions that a measure extends, modes and frozen weights are put back, also where the measure fails."""
@@ -345,9 +345,8 @@ def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name
     model.model.layers[0].eval().requires_grad_(False)
     before = state_of(model)
     verb, files = name.split(" ")[0], {}
-    if verb == "longbench":
-        line = longbench_line(dataset="own", metric="exam", context="So it is. " * 80)
-        files = {"files": [write_rows(tmp_path / "q.jsonl", [line])]}
+    if verb == "tasks":
+        files = {"include_path": define_long(tmp_path / "sets", "keys", [long_line(context="So it is. " * 80)], 2)}
     elif verb == "rescore":
         files = {"file": write_rows(tmp_path / "lists.jsonl", [{"candidates": ["a b", "a c"]}])}
     settings = measures()[verb](**MEASURED[name], **files)

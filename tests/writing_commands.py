@@ -9,7 +9,6 @@ from unittest import mock
 
 import yaml
 
-from longtasks_files import longbench_line
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import loss_rows, recipe_values, save_model, small_gpt2, write_documents, write_rows
 from sweeping import sweep_values
@@ -41,7 +40,6 @@ COMMANDS = {
     "entropy": "measure entropy model --corpus old/corpus --contexts 4,8 --samples 50 --density-samples 4 --out out/result",
     "evaluate-metadata": "measure evaluate-metadata model title --corpus old/corpus --context 32 --limit 2 --out out/result",
     "infill": "measure infill old/filler code.jsonl --limit 2 --max-new-tokens 2 --out out/result",
-    "longbench": "measure longbench model hotpotqa.jsonl --visible 20 --limit 1 --new-tokens 2 --out out/result",
     "needles": "measure needles long --length 160 --masked 120,140 --samples 2 --out out/result",
     "rescore": "measure rescore sentences/lm lists.jsonl --out out/result",
     "ruler": "measure ruler long --tasks fwe --length 120 --visible 20 --samples 2 --no-example --out out/result",
@@ -143,7 +141,6 @@ def write_measured(folder: Path) -> None:
     write_rows(folder / "code.jsonl", [{"text": "def one():\n    return 1\n\nprint(one())\n"}] * 4)
     turns = {"category": "writing", "turns": ["Say it.", "Again."]}
     write_rows(folder / "questions.jsonl", [{"question_id": i, **turns} for i in range(2)])
-    write_rows(folder / "hotpotqa.jsonl", [longbench_line(i) for i in range(2)])
     write_rows(folder / "losses.jsonl", loss_rows("ab", 3, range(6)))
     (folder / "tasks").mkdir()
     write_rows(folder / "tasks" / "mine.jsonl", [{"text": f"a {word}"} for word in ("b", "c", "d")])

@@ -109,6 +109,29 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{path}:{number}", content
 
 
+def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
+
+    ``wanted`` describes the expected content in error messages, as the object of "give".
+
+    Raises:
+        DataError: the file is missing or damaged, an entry is not a JSON object, or holds an unpaired surrogate.
+    """
+    where = str(path)
+    try:
+        with readable(path):
+            for where, content in json_entries(path):
+                value = parse_json(content)
+                if not isinstance(value, dict):
+                    raise DataError(f"{where} is not a JSON object; give {wanted}")
+                if has_half_a_pair(value, content):
+                    raise DataError(f"{where} {HALF_A_PAIR}; fix it there")
+                yield where, value
+                where = str(path)
+    except ValueError as error:
+        raise DataError(f"{where} {error}; give {wanted}") from None
+
+
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:
     """Split a JSON object into its text and its other fields; the message of its ValueError is a clause."""
     try:

@@ -1,14 +1,12 @@
 """Prompts of questions on texts, of which only the nearest part is visible; and their answers, in batches that resume.
 
-A prompt is three sequences of token ids: what precedes the text, the text's last ``visible`` tokens, and what follows it (the
-question and the beginning of the answer). The first and the third are always whole. For a chat model they hold the marks of
-its template too. So a text is cut at exact numbers of tokens, and everything else is the same at every visible context.
+Before and after the text's last ``visible`` tokens, a prompt has the same token ids at every visible context.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -38,13 +36,9 @@ class Prompt:
     body: tuple[int, ...]
     tail: tuple[int, ...]
 
-    def visible_body(self, visible: int) -> tuple[int, ...]:
-        """The nearest ``visible`` tokens of the body, or all of it where it is shorter."""
-        return self.body[max(0, len(self.body) - visible) :]
-
     def prompt(self, visible: int) -> list[int]:
-        """Token ids (T,) with ``visible`` tokens of the body."""
-        return [*self.head, *self.visible_body(visible), *self.tail]
+        """Token ids (T,) with the nearest ``visible`` tokens of the body, or all of it where it is shorter."""
+        return [*self.head, *self.body[max(0, len(self.body) - visible) :], *self.tail]
 
 
 def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
@@ -55,15 +49,9 @@ def body_lengths(prompts: "Sequence[Prompt]") -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Question:
-    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``.
+    """One question on a text; a model reads ``opening + body + ending``, and then ``answer_prefix``, which it continues.
 
-    Attributes:
-        opening: precedes the text: what is to be done, and a worked example where the task has one.
-        body: the text, the only part that may be cut.
-        ending: the question.
-        answer_prefix: the beginning of the answer, which the model continues.
-        answers: looked for in the model's answer.
-        needles: (start, end) of each part of ``body`` that the answer depends on, in characters.
+    Only ``body``, the text, may be cut. ``needles`` are (start, end) of each part of it that the answer depends on, characters.
     """
 
     opening: str
@@ -88,7 +76,7 @@ class Needle(NamedTuple):
 
 @dataclass(frozen=True)
 class Encoded(Prompt):
-    """A question on a text as token ids; the body is the text."""
+    """A question on a text as token ids."""
 
     question: Question
     needles: tuple[Needle, ...]
@@ -230,73 +218,41 @@ def _needles(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]
     return tuple(Needle(count - 1 - b, count - a) for a, b in zip(first.tolist(), last.tolist(), strict=True))
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Questions of one task that are answered together, at one visible context."""
-
-    task: str
-    visible: int
-    indices: tuple[int, ...]
-    new_tokens: int
-
-
-def plan_batches(
-    questions: Mapping[str, Sequence[Prompt]],
-    new_tokens: dict[str, int],
-    visible: Sequence[int],
-    batch_tokens: int,
-    mixed_up_to: float = math.inf,
-) -> list[Batch]:
-    """All batches of a measurement, the longest prompts first, so that one too large for the memory fails at once.
-
-    The plan depends on the arguments alone. So an answer comes from the same batch, with the same rounding, however often a
-    measurement is interrupted.
-    """
-    batches = []
-    for context in sorted(visible, reverse=True):
-        for task, encoded in questions.items():
-            lengths = {index: len(question.prompt(context)) for index, question in enumerate(encoded)}
-            batches += split(task, context, lengths, new_tokens[task], batch_tokens, mixed_up_to)
-    return batches
-
-
-def split(
-    task: str, visible: int, prompts: Mapping[int, int], new_tokens: int, batch_tokens: int, mixed_up_to: float
-) -> list[Batch]:
-    """Questions (index -> tokens of the prompt) in batches of at most ``batch_tokens`` positions; a batch has at least one.
-
-    They stay in their order, except that prompts longer with their answer than ``mixed_up_to`` share a batch only with
-    prompts of their own length (:func:`~contextwise.models.rope.same_frequencies_up_to`), the longest first.
-    """
-    alike: dict[float, list[int]] = defaultdict(list)
-    for index, length in prompts.items():
-        alike[max(mixed_up_to, length + new_tokens)].append(index)
-    batches = []
-    for _, indices in sorted(alike.items(), reverse=True):
-        rows = max(1, batch_tokens // (max(prompts[index] for index in indices) + new_tokens))
-        groups = (indices[first : first + rows] for first in range(0, len(indices), rows))
-        batches += [Batch(task, visible, tuple(group), new_tokens) for group in groups]
-    return batches
-
-
 def answer_all(
     reader: "ModelReader",
     questions: Mapping[str, Sequence[Prompt]],
-    batches: Sequence[Batch],
+    new_tokens: Mapping[str, int],
+    visible: Iterable[int],
     work: Work,
+    *,
+    batch_tokens: int,
+    mixed_up_to: float = math.inf,
     title: str = "answer",
 ) -> dict[Key, str]:
-    """Answer the questions that the unfinished work lacks; returns all answers."""
-    total = sum(len(batch.indices) for batch in batches)
+    """Answer the questions of each task at each visible context that the unfinished work lacks; returns all answers.
+
+    The batches, of one task and one context each, depend on the arguments alone. So an answer comes from the same batch, with
+    the same rounding, however often a measurement is interrupted.
+
+    Args:
+        new_tokens: most tokens of an answer, by task.
+        batch_tokens, mixed_up_to: as for :func:`~contextwise.evaluation.scoring.windows.batches`; a length includes the answer.
+    """
+    from contextwise.evaluation.scoring.windows import batches
+
+    contexts = sorted(visible, reverse=True)
+    total = len(contexts) * sum(map(len, questions.values()))
     with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:
-        for batch in batches:
-            rows = [{"task": batch.task, "visible": batch.visible, "index": index} for index in batch.indices]
-            if not all(_key(row) in journal.rows for row in rows):
-                interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
-                prompts = [questions[batch.task][index].prompt(batch.visible) for index in batch.indices]
-                answers = reader.answer(prompts, batch.new_tokens)
-                journal.add(*(row | {"answer": text} for row, text in zip(rows, answers, strict=True)))
-            advance(len(rows), note=f"{batch.task}, {batch.visible:,} visible")
+        for context, (task, encoded) in product(contexts, questions.items()):
+            prompts = [question.prompt(context) for question in encoded]
+            lengths = np.array([len(prompt) + new_tokens[task] for prompt in prompts])
+            for batch in batches(lengths, batch_tokens, mixed_up_to):
+                rows = [{"task": task, "visible": context, "index": int(index)} for index in batch]
+                if not all(_key(row) in journal.rows for row in rows):
+                    interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
+                    answers = reader.answer([prompts[index] for index in batch], new_tokens[task])
+                    journal.add(*(row | {"answer": text} for row, text in zip(rows, answers, strict=True)))
+                advance(len(rows), note=f"{task}, {context:,} visible")
         return {_key(row): row["answer"] for row in journal.rows.values()}
 
 

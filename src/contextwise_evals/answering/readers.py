@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from contextwise.base.errors import CheckpointError
 from contextwise.evaluation.sampling import Sampling
@@ -25,8 +32,20 @@ class RefuseNaN(LogitsProcessor):
         return scores
 
 
+class Written(StoppingCriteria):
+    """Rows of which the part behind ``prompt`` tokens holds one of some texts."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: int, texts: Sequence[str]) -> None:
+        self.tokenizer, self.prompt, self.texts = tokenizer, prompt, texts
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor | None, **_: Any) -> torch.BoolTensor:
+        answers = self.tokenizer.batch_decode(input_ids[:, self.prompt :])
+        found = [any(text in answer for text in self.texts) for answer in answers]
+        return torch.tensor(found, device=input_ids.device)  # type: ignore[return-value]
+
+
 class ModelReader:
-    """Takes the likeliest token at each step; prompts are padded on the left.
+    """Writes answers to prompts, several at a time; greedy ones do not depend on the other prompts.
 
     Where rotary frequencies follow the length (dynamic NTK), they are those of the longest prompt and its answer from the
     first token on, so that cached keys and new queries are rotated alike. The model is in evaluation mode.
@@ -35,17 +54,47 @@ class ModelReader:
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
 
+    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int, until: Sequence[str] = ()) -> list[str]:
+        """The answers as texts; a row may end, but is not cut, at a text of ``until``. Errors as for :meth:`write`."""
+        return self.tokenizer.batch_decode(self.write(prompts, new_tokens, until=until), skip_special_tokens=True)
+
     @torch.no_grad()
-    def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
-        """Raises :class:`~contextwise.base.errors.CheckpointError` where the model's logits are NaN."""
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        *,
+        until: Sequence[str] = (),
+        stops: Sequence[int] = (),
+        opening: Sequence[int] = (),
+        sampling: Sampling | None = None,
+    ) -> list[list[int]]:
+        """The token ids of the answers, with those behind an end.
+
+        Args:
+            stops: tokens that end an answer; by default the model's own.
+            opening: what an encoder-decoder's decoder begins with; empty for a decoder.
+            sampling: how tokens are chosen; by default always the likeliest.
+
+        Raises:
+            CheckpointError: the model's logits are NaN.
+        """
         rows = [torch.tensor(prompt) for prompt in prompts]
-        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side="left")
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
+        # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.
+        side = "right" if opening else "left"
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side=side)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
+        device, start = self.model.device, len(opening) or ids.shape[1]
+        options = answer_options(new_tokens, self.pad, sampling or Sampling(greedy=True))
+        if until:
+            options["stopping_criteria"] = StoppingCriteriaList([Written(self.tokenizer, start, until)])
+        if stops:
+            options["eos_token_id"] = list(stops)
+        if opening:
+            options["decoder_input_ids"] = torch.tensor([list(opening)] * len(rows)).to(device)
         with frequencies_for(self.model, ids.shape[1] + new_tokens):
-            options = answer_options(new_tokens, self.pad, Sampling(greedy=True))
-            ids, mask = ids.to(self.model.device), mask.to(self.model.device)
-            out = generate(self.model, ids, attention_mask=mask, **options)
-        return self.tokenizer.batch_decode(out[:, ids.shape[1] :], skip_special_tokens=True)
+            out = generate(self.model, ids.to(device), attention_mask=mask.to(device), **options)
+        return out[:, start:].tolist()
 
 
 def answer_options(new_tokens: int, pad: int, sampling: Sampling) -> dict[str, Any]:

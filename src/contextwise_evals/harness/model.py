@@ -2,7 +2,8 @@
 
 The harness's own class for Hugging Face models computes the log-softmax of every position of a batch over the whole vocabulary.
 Here the head is applied only to the positions of the continuations, some hundreds at a time; for the other positions only the
-hidden states are kept. Tokenization, truncation and windows are the harness's own code, so the results equal the harness's.
+hidden states are kept. Answers that a model generates are written greedily in batches of bounded size. Tokenization, truncation
+and windows are the harness's own code, so the results equal the harness's.
 
 Legend of shapes: B rows in a batch, T positions of the longest of them, D channels, P positions whose logits are needed, A
 answers: pairs of a position and a token that is scored there.
@@ -17,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.hashes import content_key
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Journal
@@ -29,6 +31,7 @@ from contextwise.models.losses import final_hidden_states, has_plain_head, rows_
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import same_frequencies_up_to
+from contextwise_evals.answering.readers import ModelReader
 
 LEAST_ROWS = 128
 """Minimum number of positions whose logits are in memory together: half as many as in training, since each has copies."""
@@ -153,6 +156,75 @@ class BoundedLM(HFLM):
             rows[inputs, prefix].append((index, tuple(continuation)))
         return [Row(inputs, tuple(each), prefix) for (inputs, prefix), each in rows.items()]
 
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
+        """The greedy answer to each request, up to its first stop sequence.
+
+        Raises:
+            ConfigError: an answer may have as many tokens as the model has positions.
+            CheckpointError, Interrupted: as for :meth:`loglikelihood`.
+        """
+        questions = [self._question(request) for request in requests]
+        keys = [content_key(prompt=ids, new_tokens=new, until=until) for ids, new, until in questions]
+        answers: dict[str, str] = {}
+        if self.journal is not None:
+            answers = {key: self.journal.rows[key]["answer"] for key in keys if key in self.journal.rows}
+        alike: dict[tuple[int, tuple[str, ...]], dict[str, list[int]]] = defaultdict(dict)
+        for key, (ids, new, until) in zip(keys, questions, strict=True):
+            if key not in answers:
+                alike[new, until][key] = ids
+        reader = ModelReader(self.model, self.tokenizer)
+        with progress_bar(self.stage, len(set(keys)), "answers") as advance:
+            advance(len(answers))
+            for (new, until), prompts in alike.items():
+                rows = list(prompts)
+                lengths = np.array([len(prompts[key]) + new for key in rows])
+                for batch in batches(lengths, self.batch_tokens, same_frequencies_up_to(self.model)):
+                    interruption.check(f"stopped after {len(answers):,} of {len(set(keys)):,} answers")
+                    asked = {rows[i]: prompts[rows[i]] for i in batch}
+                    found = self._written(reader, asked, new, until)
+                    if self.journal is not None:
+                        self.journal.add(*({"key": key, "answer": text} for key, text in found.items()))
+                    answers |= found
+                    advance(len(found))
+        return [answers[key] for key in keys]
+
+    def _question(self, request: Any) -> tuple[list[int], int, tuple[str, ...]]:
+        """Token ids of a prompt, cut at the left to leave room for the answer; most tokens of the answer; and its stops."""
+        text, options = request.args
+        options = normalize_gen_kwargs(options, self.max_gen_toks)
+        new = options["max_gen_toks"]
+        room = self.max_length - new
+        if room < 1:
+            raise ConfigError(
+                f"{request.task_name}: an answer has up to {new} tokens, which leaves no room for a question in a context of "
+                f"{self.max_length}; give a larger one"
+            )
+        (ids,) = self.tok_batch_encode([text])[0].tolist()
+        check_tokens(max(ids, default=0), self.model)
+        if len(ids) > room:
+            self.cut[str(request.task_name)].add(int(request.doc_id))
+        end = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
+        return ids[-room:], new, tuple(dict.fromkeys([*options["until"], end]))
+
+    def _written(
+        self, reader: ModelReader, asked: dict[str, list[int]], new: int, until: tuple[str, ...]
+    ) -> dict[str, str]:
+        """The answers to some prompts, by key."""
+        texts = reader.answer(list(asked.values()), new, until)
+        return {
+            key: postprocess_generated_text(text, list(until), None) for key, text in zip(asked, texts, strict=True)
+        }
+
+
+def check_tokens(largest: int, model: PreTrainedModel) -> int:
+    """The number of tokens that a model knows; a :class:`CheckpointError` if the token ``largest`` is not among them."""
+    known = vocabulary_size(model)
+    if largest >= known:
+        raise CheckpointError(
+            f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
+        )
+    return known
+
 
 @torch.no_grad()
 def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[float, bool]]:
@@ -161,12 +233,7 @@ def score_rows(model: PreTrainedModel, rows: Sequence[Row]) -> dict[int, tuple[f
     Rows are padded on the right: the models are causal, so what follows a position cannot change it.
     """
     ids = nn.utils.rnn.pad_sequence([torch.tensor(row.inputs) for row in rows], batch_first=True)
-    known = vocabulary_size(model)
-    largest = max(int(ids.max()), *(max(answer) for row in rows for _, answer in row.requests))
-    if largest >= known:
-        raise CheckpointError(
-            f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
-        )
+    known = check_tokens(max(int(ids.max()), *(max(answer) for row in rows for _, answer in row.requests)), model)
     requests = [(number, row, *request) for number, row in enumerate(rows) for request in row.requests]
     answers = [
         (slot, number * ids.shape[1] + len(row.inputs) - len(answer) + offset, token)

@@ -51,7 +51,7 @@ class Ruler(Measure):
         default=None, min_length=1, description="Of qa_1, fwe, cwe, vt; default: all, qa_1 if QA is given."
     )
     qa: InputFile | None = Field(
-        default=None, description="Questions of qa_1: SQuAD's JSON, or JSON Lines; default: none."
+        default=None, description="Questions of qa_1: JSON Lines with the Hub's fields of SQuAD; default: none."
     )
     length: int = Field(
         default=4096, ge=1, le=LONGEST, description="Tokens of a text, at most, by the model's own tokenizer."
@@ -118,10 +118,16 @@ class Ruler(Measure):
         example = ", or leave out the example" if self.example and {"vt", "cwe"} & set(questions) else ""
         prompts.check_vocabulary(subject, [question for _, question, _ in named])
         prompts.check_positions(subject, named, self.visible[-1], example)
-        mixed_up_to = same_frequencies_up_to(subject.model)
-        batches = prompts.plan_batches(questions, new_tokens, self.visible, subject.batch_tokens, mixed_up_to)
-        reader = ModelReader(subject.model, subject.tokenizer)
-        answers = prompts.answer_all(reader, questions, batches, work, f"ruler {subject.name}")
+        answers = prompts.answer_all(
+            ModelReader(subject.model, subject.tokenizer),
+            questions,
+            new_tokens,
+            self.visible,
+            work,
+            batch_tokens=subject.batch_tokens,
+            mixed_up_to=same_frequencies_up_to(subject.model),
+            title=f"ruler {subject.name}",
+        )
         results: dict[str, Any] = {}
         rows: list[dict[str, Any]] = []
         for task in tasks:
@@ -135,7 +141,7 @@ class Ruler(Measure):
         from contextwise_evals.ruler.documents import DocumentQA, read_passages
         from contextwise_evals.ruler.questions import Size
 
-        size = Size(self.length, self.gamma, encoder.count, self.seed, self.samples)
+        size = Size(self.length, self.gamma, encoder.count, self.seed)
         tasks: list[Task] = []
         notes: list[str] = []
         for name in self.tasks or ():

@@ -1,66 +1,37 @@
 """qa_1: a question on one paragraph among many (RULER's document QA; intrinsic entropy, Figure 8).
 
-The questions come from a file in SQuAD's form (Rajpurkar et al. 2016, 2018), ``.gz`` too: SQuAD's own JSON (``data`` →
-``paragraphs`` → ``qas``), or the flattened JSON Lines of the Hugging Face Hub (``title``, ``context``, ``question``,
-``answers``, a row a question). Questions without an answer, which SQuAD 2.0 has, are left out.
+The questions come from JSON Lines in the Hugging Face Hub's form of SQuAD (Rajpurkar et al. 2016, 2018), ``.gz`` too: a row a
+question. Questions without an answer, which SQuAD 2.0 has, are left out.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, StringConstraints
+from pydantic import StringConstraints
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.input_files import parse_json
+from contextwise.data.input_files import read_objects
 from contextwise_evals.answering.prompts import Question
-from contextwise_evals.input_files import Form, check_text, checked, read_bytes, read_objects
+from contextwise_evals.input_files import Form, checked
 from contextwise_evals.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
 HEADING = "Document {}:\n"
-FORMS = (
-    "give SQuAD's JSON, or JSON Lines whose rows have 'context' (the paragraph), 'question' and 'answers' (with 'text'), and "
-    "optionally 'id' and 'title'"
-)
-
-
-def _answer_texts(value: Any) -> Any:
-    """The texts of the answers, in the forms of SQuAD and of the Hub."""
-    if isinstance(value, dict):
-        return value.get("text")
-    if isinstance(value, list):
-        return [answer.get("text") if isinstance(answer, dict) else answer for answer in value]
-    return value
-
-
+ROWS = "JSON Lines whose rows have 'context' (the paragraph), 'question' and 'answers' (with 'text'), and optionally 'title'"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
-class _Question(Form):
+class _Answers(Form):
+    text: list[str]
+
+
+class _Row(Form):
+    context: Text
     question: Text
-    answers: Annotated[list[str], BeforeValidator(_answer_texts)]
-
-
-class _Row(_Question):
-    context: Text
+    answers: _Answers
     title: Any = None
-
-
-class _Paragraph(Form):
-    context: Text
-    qas: list[_Question]
-
-
-class _Article(Form):
-    paragraphs: list[_Paragraph]
-    title: Any = None
-
-
-class _Squad(Form):
-    data: list[_Article]
 
 
 @dataclass(frozen=True)
@@ -87,35 +58,17 @@ def read_passages(path: Path) -> Passages:
     paragraphs: dict[str, int] = {}
     titles: list[str] = []
     questions: list[PassageQuestion] = []
-    for context, title, row in _rows(path):
-        answers = tuple(dict.fromkeys(text.strip() for text in row.answers if text.strip()))
-        if context not in paragraphs:
-            paragraphs[context] = len(paragraphs)
-            titles.append(str(title or f"paragraph {len(paragraphs)}"))
+    for where, fields in read_objects(path, ROWS):
+        row = checked(_Row, fields, where, f"give {ROWS}")
+        answers = tuple(dict.fromkeys(text.strip() for text in row.answers.text if text.strip()))
+        if row.context not in paragraphs:
+            paragraphs[row.context] = len(paragraphs)
+            titles.append(str(row.title or f"paragraph {len(paragraphs)}"))
         if answers:
-            questions.append(PassageQuestion(row.question, answers, paragraphs[context]))
+            questions.append(PassageQuestion(row.question, answers, paragraphs[row.context]))
     if not questions:
         raise DataError(f"{path} has no question with an answer; give a file with some")
     return Passages(path, tuple(paragraphs), tuple(titles), tuple(questions))
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Any, _Question]]:
-    """Paragraph, title of its article, and question, one question after the other."""
-    content = read_bytes(path)
-    try:
-        whole = parse_json(content)
-    except ValueError:
-        whole = None
-    if isinstance(whole, dict) and "data" in whole:
-        check_text(whole, content, str(path))
-        for article in checked(_Squad, whole, str(path), FORMS).data:
-            for paragraph in article.paragraphs:
-                for question in paragraph.qas:
-                    yield paragraph.context, article.title, question
-    else:
-        for where, row in read_objects(path, FORMS.removeprefix("give ")):
-            flat = checked(_Row, row, where, FORMS)
-            yield flat.context, flat.title, flat
 
 
 class DocumentQA(Task):

@@ -1,16 +1,11 @@
-"""Questions of RULER: a text that holds the answers, a question after it; and the law of the answers' positions.
+"""Questions of RULER, and the law of the answers' positions. Question i depends on (seed, task, i) and the settings alone.
 
-A task makes question number i from (seed, task, i) and the settings alone, so that every model with the same tokenizer, and
-every visible context, gets the same questions.
-
-The position of an answer follows a law (intrinsic entropy, Appendix A.1):
+The position of an answer follows a law over the positions between pieces of text (intrinsic entropy, Appendix A.1):
 
     P(x) ∝ (1 - x/L)^γ
 
-x is the distance of a position from the end of the text: the number of the text's tokens after it, 0 for the nearest. L is
-the length of the text in tokens. With γ = 0 all positions are equally likely, which is RULER itself (Hsieh et al. 2024); a
-greater γ draws nearer to the end. The law is over positions between pieces of text, not over tokens: between n paragraphs there
-are n + 1 positions, each with its own distance.
+x is the number of the text's tokens after a position, L the length of the text in tokens. γ = 0 is RULER itself (Hsieh et al.
+2024); a greater γ draws nearer to the end.
 """
 
 import sys
@@ -38,47 +33,16 @@ class Size:
         gamma: γ of the law.
         tokens: counts the tokens of a text, by the model's tokenizer.
         seed: of all draws.
-        samples: questions of a task; where one of them does not fit, the error names a length that is enough for all.
     """
 
     length: int
     gamma: float
     tokens: Callable[[str], int]
     seed: int = 0
-    samples: int = 1
 
     def generator(self, name: str, index: int) -> np.random.Generator:
         """The generator of all draws for one question of a task."""
         return generator(self.seed, 0, index, f"ruler {name}")
-
-    def fill(
-        self,
-        what: str,
-        index: int,
-        tokens_of: Callable[[int, int], int],
-        fewest: int,
-        guess: int,
-        most: int | None = None,
-    ) -> int:
-        """The most pieces, ``fewest`` at least, with which the text of question ``index`` has no more tokens than the length.
-
-        Args:
-            what: the text's name in an error.
-            tokens_of: tokens of the text of a question (first argument) with a number of pieces (second argument).
-            guess, most: as for :func:`largest_fit`.
-
-        Raises:
-            ConfigError: not even the fewest pieces fit.
-        """
-        count = largest_fit(lambda n: tokens_of(index, n), self.length, guess, most)
-        if count < fewest:
-            raise self.too_short(what, index, lambda i: tokens_of(i, fewest))
-        return count
-
-    def too_short(self, what: str, index: int, least_of: Callable[[int], int]) -> ConfigError:
-        """The error of a text that is longer than the length with the fewest tokens, ``least_of`` each question."""
-        least = max(least_of(i) for i in range(max(self.samples, index + 1)))
-        return ConfigError(f"length is {self.length}, but {what} has {least} tokens at least; give at least that")
 
     def probabilities(self, distances: np.ndarray) -> np.ndarray:
         """Probability of each position by the law, (positions,) float64; they sum to 1.
@@ -148,16 +112,21 @@ class FilledTask(Task):
 
     def largest_count(self, index: int, most: int | None = None) -> int:
         """The most pieces with which the text fits; the search begins at the last result."""
-        self._guess = self.size.fill(f"a text of {self.name}", index, self.tokens, self.fewest, self._guess, most)
+        length = self.size.length
+        self._guess = largest_fit(lambda count: self.tokens(index, count), length, self._guess, self.fewest, most)
+        if self._guess < self.fewest:
+            raise self.too_short(index)
         return self._guess
 
     def too_short(self, index: int) -> ConfigError:
-        """The error of a length that is too short for question ``index``."""
-        return self.size.too_short(f"a text of {self.name}", index, lambda i: self.tokens(i, self.fewest))
+        """The error of a length into which not even the shortest text of question ``index`` fits."""
+        return too_short(f"a text of {self.name}", self.size.length, self.tokens(index, self.fewest))
 
 
-def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: int | None = None) -> int:
-    """The largest n ≥ 0 with ``tokens_of(n) <= room``; -1 if even none fits.
+def largest_fit(
+    tokens_of: Callable[[int], int], room: int, guess: int, fewest: int = 0, most: int | None = None
+) -> int:
+    """The largest n from ``fewest`` on with ``tokens_of(n) <= room``; ``fewest - 1`` if even those do not fit.
 
     Args:
         tokens_of: does not decrease with n.
@@ -165,17 +134,22 @@ def largest_fit(tokens_of: Callable[[int], int], room: int, guess: int, most: in
         most: upper limit of n.
     """
     beyond = sys.maxsize if most is None else most + 1
-    low, high, step, n = -1, beyond, 1, max(0, min(guess, beyond - 1))
+    low, high, step, n = fewest - 1, beyond, 1, max(fewest, min(guess, beyond - 1))
     while high - low > 1:
         low, high = (n, high) if tokens_of(n) <= room else (low, n)
         if high == beyond:
             n = min(low + step, beyond - 1)
-        elif low < 0:
-            n = max(high - step, 0)
+        elif low < fewest:
+            n = max(high - step, fewest)
         else:
             n = (low + high) // 2
         step *= 2
     return low
+
+
+def too_short(what: str, length: int, least: int) -> ConfigError:
+    """The error of a length into which not even the shortest text fits."""
+    return ConfigError(f"length is {length}, but {what} has {least} tokens at least; give at least that")
 
 
 def join_pieces(pieces: Sequence[str], wanted: Sequence[int]) -> tuple[str, Spans]:

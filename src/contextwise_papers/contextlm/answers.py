@@ -19,8 +19,9 @@ from rich.text import Text
 
 from contextwise.base.errors import DataError
 from contextwise.base.progress import interruption, progress_bar
+from contextwise.data.input_files import read_objects
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
-from contextwise_evals.input_files import Form, checked, read_objects
+from contextwise_evals.input_files import Form, checked
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus

@@ -24,10 +24,11 @@ from contextwise.base.intervals import estimate, wilson, with_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
+from contextwise.data.input_files import read_objects
 from contextwise.data.sources import BadRecord, open_source
 from contextwise.evaluation.kernel import measure
 from contextwise.experiments.run_set import Arm, RunSet
-from contextwise_evals.input_files import Form, checked, read_objects
+from contextwise_evals.input_files import Form, checked
 from contextwise_papers.claims import Better, Claim, above, undecided
 from contextwise_papers.contextlm.answers import Answers, AnswersResult, Benchmark, Question, read_questions
 from contextwise_papers.item import Item, Outcome, corpus_folder, prepared_once

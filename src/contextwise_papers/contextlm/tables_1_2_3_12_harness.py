@@ -24,12 +24,15 @@ from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise_evals.harness import HarnessTasks, check_installed
-from contextwise_evals.harness.tables import ACCURACY_TASKS, PERPLEXITIES
 from contextwise_papers.claims import Better, Claim, above, percentage_points, undecided
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, measured_by_model, paths_of
 from contextwise_papers.tables import table_of
 
+ACCURACY_TASKS: tuple[str, ...] = ("lambada_openai", "arc_easy", "lambada_standard", "arc_challenge")
+ACCURACY_TASKS += ("winogrande", "piqa", "hellaswag", "sciq", "race")
+"""The nine tasks of Tables 3 and 12; their average is the plain mean of ``acc``."""
+PERPLEXITIES = ("word_perplexity", "perplexity")
 TEXTS = ("wikitext", "lambada_openai", "lambada_standard")
 CHANCE = dict.fromkeys(("lambada_openai", "lambada_standard"), 0.0)
 CHANCE |= dict.fromkeys(("arc_easy", "arc_challenge", "hellaswag", "sciq", "race"), 0.25)

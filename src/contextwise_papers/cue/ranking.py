@@ -15,9 +15,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
+from contextwise.data.input_files import read_objects
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.scoring.windows import vocabulary_size
-from contextwise_evals.input_files import Form, checked, read_objects
+from contextwise_evals.input_files import Form, checked
 from contextwise_papers.cue.contexts import context_texts, encoded_sets, trained_types
 from contextwise_papers.cue.scoring import Rows, score_rows
 

@@ -12,6 +12,7 @@ Legend of shapes: E examples, M numbers of masked tokens.
 """
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -21,12 +22,12 @@ from rich.text import Text
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.progress import interruption, progress_bar, say
+from contextwise.base.progress import interruption, progress_bar
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
 from contextwise_evals.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
 from contextwise_evals.ruler import LONGEST
-from contextwise_evals.ruler.questions import NOISE, Size, Spans, join_pieces
+from contextwise_evals.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit, too_short
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -85,7 +86,7 @@ class Needles(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         assert self.masked is not None
         encoder = Encoder(subject.tokenizer, name=subject.source)
-        size = Size(self.length, 0.0, encoder.count, self.seed, self.samples)
+        size = Size(self.length, 0.0, encoder.count, self.seed)
         examples = []
         with progress_bar("make texts", self.samples) as advance:
             for index in range(self.samples):
@@ -146,20 +147,19 @@ def two_needle_question(size: Size, index: int, far: float = 0.75, near: float =
     Returns:
         The question; its one answer is a number, and its needles are first the far one, then the near one.
     """
+    sentences, (thing, second, answer) = _needles(size, index)
 
-    def text(number: int, lines: int) -> tuple[str, Spans]:
+    def text(lines: int) -> tuple[str, Spans]:
         before, between = round((1 - far) * lines), round((1 - near) * lines)
-        sentences = _needles(size, number)[0]
         pieces = [NOISE] * before + [sentences[0]] + [NOISE] * (between - before) + [sentences[1]]
         body, needles = join_pieces(pieces + [NOISE] * (lines - between), [before, between + 1])
         return body.rstrip("\n"), needles
 
-    def tokens(number: int, lines: int) -> int:
-        return size.tokens(text(number, lines)[0])
-
     guess = size.length // max(1, size.tokens(NOISE))
-    body, needles = text(index, size.fill("a text with two needles", index, tokens, 1, guess))
-    _, (thing, second, answer) = _needles(size, index)
+    lines = largest_fit(lambda count: size.tokens(text(count)[0]), size.length, guess, 1)
+    if lines < 1:
+        raise too_short("a text with two needles", size.length, size.tokens(text(1)[0]))
+    body, needles = text(lines)
     ending = f"\n\nQuestion: How many {thing} does {second} have?\n"
     return Question(OPENING, body, ending, f"Answer: {second} has", (str(answer),), needles)
 
@@ -225,26 +225,21 @@ def all_nats(
     subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int], work: Work
 ) -> np.ndarray:
     """(M, E) nats of each example's answer with each number of tokens masked."""
-    nats_ME, known_ME = np.zeros((2, len(steps), len(examples)))
-    state = {"nats": nats_ME, "known": known_ME}
-    if (saved := work.resumed("answers", state)) is not None:
-        nats_ME[:], known_ME[:] = saved["nats"], saved["known"]
-        say(f"resuming a stopped measurement: {known_ME.sum():,.0f} of {known_ME.size:,} answers are done")
-    with progress_bar(f"needles {subject.name}", nats_ME.size, "answers") as advance:
-        for step, masked in enumerate(steps):
+    total = len(steps) * len(examples)
+    key = itemgetter("masked", "index")
+    with work.journal("answers", key) as journal, progress_bar(f"needles {subject.name}", total, "answers") as advance:
+        for masked in steps:
             prompts = [example.prompt(max(0, len(example.body) - masked)) for example in examples]
             rows = max(1, subject.batch_tokens // max(map(len, prompts)))
             for first in range(0, len(prompts), rows):
-                chosen = slice(first, first + rows)
-                advance(len(prompts[chosen]))
-                if known_ME[step, chosen].all():
+                chosen = range(len(prompts))[first : first + rows]
+                advance(len(chosen))
+                if all((masked, i) in journal.rows for i in chosen):
                     continue
-                nats_ME[step, chosen] = answer_nats(subject.model, prompts[chosen], answers[chosen])
-                known_ME[step, chosen] = 1
-                if not known_ME.all():
-                    work.checkpoint(
-                        "answers", lambda: state, f"after {known_ME.sum():,.0f} of {known_ME.size:,} answers"
-                    )
-    if not np.isfinite(nats_ME).all():
-        raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
-    return nats_ME
+                interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
+                nats = answer_nats(subject.model, [prompts[i] for i in chosen], [answers[i] for i in chosen])
+                if not np.isfinite(nats).all():
+                    raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
+                given = zip(chosen, nats.tolist(), strict=True)
+                journal.add(*({"masked": masked, "index": i, "nats": value} for i, value in given))
+        return np.array([[journal.rows[masked, i]["nats"] for i in range(len(examples))] for masked in steps])

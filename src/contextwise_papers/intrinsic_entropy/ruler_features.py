@@ -2,7 +2,6 @@
 
 import torch
 from safetensors.torch import save
-from transformers import PreTrainedModel
 
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.data import Corpus
@@ -32,28 +31,19 @@ class RulerFeatures(Ruler):
         check_vocabulary(subject, prompts)
         check_positions(subject, [(f"a question of {task.name}", prompt, 0) for prompt in prompts], self.visible[-1])
         features: dict[str, torch.Tensor] = {}
-        with progress_bar("measure features", len(self.visible) * len(prompts)) as advance:
+        with progress_bar("measure features", len(self.visible) * len(prompts)) as advance, evaluating(subject.model):
             for visible in self.visible:
                 rows = []
                 for prompt in prompts:
                     interruption.check("stopped while features were measured")
-                    rows.append(last_features(subject.model, torch.tensor([prompt.prompt(visible)])))
+                    ids = prompt.prompt(visible)
+                    # The target behind the last token, whose loss is not used, is that token again.
+                    tokens_BT = torch.tensor([[*ids, ids[-1]]], device=subject.model.device)
+                    _, features_BD = predict_last(subject.model, tokens_BT, "last")
+                    assert features_BD is not None
+                    if not bool(torch.isfinite(features_BD).all()):
+                        raise not_finite("the model's feature is not finite at the last token of a prompt")
+                    rows.append(features_BD)
                     advance(note=f"{visible:,} visible")
                 features[str(visible)] = torch.cat(rows).cpu()
         return Outcome({"texts": len(prompts), "notes": notes}, {"features.safetensors": save(features)})
-
-
-def last_features(model: PreTrainedModel, tokens_BT: torch.Tensor) -> torch.Tensor:
-    """The input of the vocabulary head at the last of the tokens, (B, D), in evaluation mode.
-
-    Raises:
-        CheckpointError: a feature is not finite, or the model returns no hidden states.
-    """
-    tokens_BT = tokens_BT.to(next(model.parameters()).device)
-    with evaluating(model):
-        # The target behind the last token, whose loss is not used, is that token again.
-        _, features_BD = predict_last(model, torch.cat([tokens_BT, tokens_BT[:, -1:]], dim=1), "last")
-    assert features_BD is not None
-    if not bool(torch.isfinite(features_BD).all()):
-        raise not_finite("the model's feature is not finite at the last token of a prompt")
-    return features_BD

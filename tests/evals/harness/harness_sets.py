@@ -61,7 +61,7 @@ def model_of_bytes(kind: str = "gpt2", positions: int = POSITIONS, seed: int = 0
     return GPT2LMHeadModel(gpt2).eval()
 
 
-def request(*arguments: str, task: str = "made_up", document: int = 0) -> Any:
+def request(*arguments: Any, task: str = "made_up", document: int = 0) -> Any:
     """What the harness hands to a model."""
     return SimpleNamespace(args=arguments, task_name=task, doc_id=document)
 

@@ -16,7 +16,7 @@ from harness_sets import BYTES, POSITIONS, model_of_bytes, request, sentence
 from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from contextwise.base.errors import CheckpointError, DataError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.evaluation.scoring.windows import batches, score_documents
 from contextwise.models.rope import forget_lengths
 from contextwise_evals.harness.model import BoundedLM, Row, score_rows
@@ -197,3 +197,38 @@ def test_a_request_to_stop_is_noticed_before_each_batch(stop_at):
     lm = bounded(model_of_bytes(), batch_tokens=1)
     with pytest.raises(Interrupted, match="stopped after"):
         lm.loglikelihood(requests())
+
+
+def asking(text, until=(), new=12, **about):
+    return request(text, {"until": list(until), "max_gen_toks": new, "do_sample": False}, **about)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_answers_are_the_harness_s_own(kind):
+    """Of prompts of many lengths, with and without stops, and longer than the model."""
+    model, draw = model_of_bytes(kind), random.Random(4)
+    asked = [asking(sentence(draw, words), new=6 + words % 3) for words in range(1, 45)]
+    alone = HFLM(pretrained=model, tokenizer=BYTES, backend="causal", max_length=POSITIONS, batch_size=1)
+    theirs = alone.generate_until(asked, disable_tqdm=True)
+    lm = bounded(model)
+    assert lm.generate_until(asked) == theirs and len(set(theirs)) > 5
+    assert lm.cut["made_up"]
+    stopping = [asking(each.args[0], [text[2]]) for each, text in zip(asked, theirs, strict=True) if len(text) > 4]
+    assert bounded(model).generate_until(stopping) == alone.generate_until(stopping, disable_tqdm=True)
+    assert len(stopping) > 20
+
+
+def test_an_answer_longer_than_the_context_is_refused():
+    lm = BoundedLM(model_of_bytes(), BYTES, max_length=12, batch_tokens=700)
+    with pytest.raises(ConfigError, match="made_up: an answer has up to 12 tokens, which leaves no room"):
+        lm.generate_until([asking("a")])
+
+
+def test_generated_answers_need_logits_that_are_numbers_and_a_tokenizer_that_fits():
+    model = model_of_bytes()
+    model.lm_head.weight.data[5] = math.nan
+    with pytest.raises(CheckpointError, match="NaN"):
+        bounded(model).generate_until([asking("a")])
+    model.resize_token_embeddings(90)
+    with pytest.raises(CheckpointError, match="makes a token 97, but the model knows only 90"):
+        bounded(model).generate_until([asking("a")])

@@ -13,14 +13,16 @@ pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 from harness_sets import BYTES, POSITIONS, arc_lines, define, few_tasks, hellaswag_lines, lambada_lines, model_of_bytes
 from lm_eval import evaluator
 from lm_eval.tasks.hellaswag.utils import preprocess
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.cli.measures import verb
 from contextwise.evaluation.kernel import measure
+from contextwise.models.rope import extend_positions, forget_lengths, frequencies_for
 from contextwise_evals.harness import HarnessTasks
-from contextwise_evals.harness.tables import ACCURACY_TASKS, table_rows
-from contextwise_evals.harness.tasks import quiet
+from contextwise_evals.harness.tasks import quiet, summary_of, task_row
+from long_questions import define_long, long_line, needs_longbench
 from measured import stopped_and_resumed
 from small import save_model
 
@@ -158,22 +160,16 @@ def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, 
     assert other.path != first.path and other.summary["rows"][0]["documents"] == 14
 
 
-def test_the_paper_s_average_is_the_plain_mean_of_nine():
-    class Plan:
-        content = ""
-
-        def __init__(self, name):
-            self.name, self.shots = name, 5
-
-    values = dict(zip(ACCURACY_TASKS, (0.36, 0.43, 0.28, 0.2, 0.51, 0.62, 0.29, 0.71, 0.27), strict=True))
+def test_the_average_is_the_plain_mean():
+    values = dict(zip("abcdefghi", (0.36, 0.43, 0.28, 0.2, 0.51, 0.62, 0.29, 0.71, 0.27), strict=True))
     results = {
         "results": {name: {"acc,none": value, "acc_stderr,none": 0.01} for name, value in values.items()},
         "n-shot": dict.fromkeys(values, 5),
         "n-samples": {name: {"effective": 9} for name in values},
     }
-    result = table_rows({5: results}, [Plan(name) for name in values], {5: {}})
+    about = {"shots": 5, "context": 128, "cut": 0}
+    result = summary_of([about | {"task": name} | task_row(name, 5, results) for name in values])
     assert result["averages"][0]["acc"] == pytest.approx(3.67 / 9)
-    assert result["averages"][0]["as_the_paper"]
 
 
 def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
@@ -187,7 +183,7 @@ def test_texts_longer_than_the_model_are_said(model, sets, tmp_path):
 
 
 def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp_path):
-    result = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=32)
+    result = evaluate(model, sets, tmp_path / "out", ("wikitext",), context=[32])
     settings = HarnessTasks(tasks=["wikitext"], include_path=sets)
     with quiet():
         arguments = {"pretrained": str(model), "device": "cpu", "dtype": "float32", "max_length": 32}
@@ -197,7 +193,7 @@ def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp
         ]["wikitext"]
     assert measures(result)["wikitext", 0, "byte_perplexity"] == pytest.approx(theirs["byte_perplexity,none"], rel=1e-5)
     with pytest.raises(ConfigError, match=f"has only {POSITIONS} positions"):
-        evaluate(model, sets, tmp_path / "other", ("wikitext",), context=POSITIONS + 1)
+        evaluate(model, sets, tmp_path / "other", ("wikitext",), context=[32, POSITIONS + 1])
 
 
 def test_a_contextlm_is_asked_too(sets, tmp_path):
@@ -279,6 +275,12 @@ def test_the_hub_s_copy_gives_the_scores_of_the_same_lines(model, sets, tmp_path
         ({"tasks": ["arc_easy", ""]}, "a comma too many"),
         ({"tasks": ["arc_easy"], "num_fewshot": [-1]}, "num_fewshot.0 is -1"),
         ({"tasks": ["arc_easy"], "limit": 0}, "limit is 0"),
+        ({"tasks": ["arc_easy"], "context": []}, "context is"),
+        ({"tasks": ["arc_easy"], "context": [0]}, "context.0 is 0"),
+        ({"tasks": ["arc_easy"], "rope": "dynamic"}, "give `context` too"),
+        ({"tasks": ["arc_easy"], "rope_factor": 2}, "rope_factor is given without `rope`"),
+        ({"tasks": ["arc_easy"], "lengths": "many"}, "such as 0-4000"),
+        ({"tasks": ["arc_easy"], "lengths": "9-9"}, "such as 0-4000"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
@@ -289,7 +291,8 @@ def test_settings_out_of_range_are_refused(settings, message):
 def command(model, sets, out, tasks="lambada_openai", num_fewshot="0"):
     verb(HarnessTasks)(
         model=str(model), tasks=tasks, num_fewshot=num_fewshot, include_path=str(sets),
-        limit=None, context=None, batch_tokens=16384, dtype="auto", device="auto", out=out, overwrite=False, as_json=False,
+        limit=None, lengths=None, context=None, rope=None, rope_factor=None,
+        batch_tokens=16384, dtype="auto", device="auto", out=out, overwrite=False, as_json=False,
     )  # fmt: skip
 
 
@@ -298,10 +301,11 @@ def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, 
     monkeypatch.setenv("COLUMNS", "80")
     command(model, sets, tmp_path / "out", "arc_easy, lambada_openai,wikitext", "0,5")
     printed, _ = capsys.readouterr()
-    rows = {tuple(line.split()[:2]): line for line in printed.splitlines() if line}
-    assert {("arc_easy", "0"), ("arc_easy", "5"), ("wikitext", "0")} <= set(rows)
-    assert " ± " in rows["lambada_openai", "0"]
-    assert "Avg of 2" in printed
+    rows = {tuple(line.split()[:5]): line.split()[5:] for line in printed.splitlines() if line}
+    assert ("wikitext", "0", "160", "2", "word_perplexity") in rows
+    assert {("arc_easy", shots, "160", "20", name) for shots in "05" for name in ("acc", "acc_norm")} <= set(rows)
+    value, error = map(float, rows["lambada_openai", "0", "160", "15", "perplexity"])
+    assert value > 0 < error and printed.count("Avg of 2") == 2
     assert all(len(line.rstrip()) <= 80 for line in printed.splitlines() if not line.startswith("written to"))
 
 
@@ -314,3 +318,59 @@ def test_the_command_names_the_extra_that_is_not_installed(model, sets, tmp_path
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lm_eval\[longbench\]'"):
         command(model, sets, tmp_path / "out")
+
+
+LONG = [long_line(i, length=100 * i) for i in range(6)]
+
+
+@needs_longbench
+def test_generated_answers_are_scored_by_visible_context(tmp_path):
+    """Beyond the model's positions; what it sees is what the harness's own class shows it."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(**shape, vocab_size=257, max_position_embeddings=64, eos_token_id=256, initializer_range=0.5)
+    llama = save_model(tmp_path / "llama", LlamaForCausalLM(config))
+    sets = define_long(tmp_path / "sets", "keys", LONG)
+    result = evaluate(llama, sets, tmp_path / "out", ("keys",), context=[200, 64], rope="dynamic", lengths="100-500")
+    summary = result.summary
+    assert [(row["context"], row["documents"], row["cut"]) for row in summary["rows"]] == [(64, 4, 4), (200, 4, 4)]
+    assert summary["rope_factor"] == 200 / 64 and summary["trained_context"] == 64 and summary["positions"] == 200
+    assert "longer than a context of 64" in summary["notes"][0]
+    answers = result.rows_of("answers")
+    assert [(row["context"], row["document"]) for row in answers] == [(c, i) for c in (64, 200) for i in range(4)]
+    assert answers[0]["wanted"] == "['number 101']" and set(answers[0]["scores"]) == {"score", "qa_f1_score"}
+    for row in summary["rows"]:
+        scores = [answer["scores"]["score"] for answer in answers if answer["context"] == row["context"]]
+        assert row["measures"]["score"]["value"] == pytest.approx(sum(scores) / 4)
+    assert sorted(path.name for path in result.path.glob("harness-*")) == [
+        "harness-0-shot-200.json",
+        "harness-0-shot-64.json",
+    ]
+    model = LlamaForCausalLM.from_pretrained(llama).eval()
+    extend_positions(model, 200, "dynamic")
+    forget_lengths(model)
+    for row in answers:
+        line = LONG[row["document"] + 1]
+        ids = BYTES.encode(f"{line['context']}\n\n{line['question']}")[8 - row["context"] :]
+        with frequencies_for(model, len(ids) + 8):
+            out = model.generate(torch.tensor([ids]), max_new_tokens=8, do_sample=False, pad_token_id=0)
+        assert BYTES.decode(out[0, len(ids) :], skip_special_tokens=True) == row["answer"]
+
+
+@needs_longbench
+@pytest.mark.long
+def test_stopped_answers_resume(model, tmp_path, stop_at):
+    sets = define_long(tmp_path / "sets", "keys", LONG)
+
+    def asked(out: Path):
+        settings = HarnessTasks(tasks=["keys"], include_path=sets, context=[60, 120])
+        return measure(str(model), settings, out=out, batch_tokens=240)
+
+    stopped_and_resumed(asked, tmp_path, stop_at, 4)
+
+
+@needs_longbench
+def test_an_answer_that_leaves_no_room_is_refused(model, tmp_path):
+    sets = define_long(tmp_path / "sets", "keys", LONG, new_tokens=64)
+    with pytest.raises(ConfigError, match="an answer has up to 64 tokens, which leaves no room"):
+        evaluate(model, sets, tmp_path / "out", ("keys",), context=[64])

@@ -10,6 +10,7 @@ from harness_sets import arc_lines, define, few_tasks, write_lines
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise_evals.harness.tasks import load_tasks, plan_tasks
+from long_questions import define_long, long_line, needs_longbench
 
 OLMO = {
     "task": "mine",
@@ -67,20 +68,16 @@ def test_content_is_that_of_definition_documents_and_examples(tmp_path):
     ("name", "error", "message"),
     [
         ("hellaswig", ConfigError, "did you mean 'hellaswag'"),
-        ("arc_challenge_chat", ConfigError, "is a generation task"),
+        ("sampled", ConfigError, r"'sampled' draws its answers at random \(do_sample\), which is not supported"),
+        ("beams", ConfigError, "'beams' sets num_beams for generation, which is not supported"),
         ("zzzzzzzzzz", ConfigError, "has no task"),
         ("mine", DataError, r"mine: .*nowhere.jsonl"),
         ("empty", DataError, "empty: lm-evaluation-harness cannot load the task"),
     ],
 )
-def test_unknown_tasks_and_damaged_files_are_told(tmp_path, name, error, message, monkeypatch):
-    import datasets
-
-    rows = datasets.DatasetDict(
-        dict.fromkeys(("train", "validation", "test"), datasets.Dataset.from_list(arc_lines(2)))
-    )
-    if name == "arc_challenge_chat":
-        monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: rows)
+def test_unknown_tasks_and_damaged_files_are_told(tmp_path, name, error, message):
+    for task, options in (("sampled", {"do_sample": True, "temperature": 0.7}), ("beams", {"num_beams": 2})):
+        define_long(tmp_path, task, [long_line()], generation_kwargs=options)
     (tmp_path / "empty.jsonl").write_text("")
     for task, file in (("mine", "nowhere.jsonl"), ("empty", "empty.jsonl")):
         files = {"test": str(tmp_path / file)}
@@ -113,3 +110,16 @@ def test_too_few_examples_are_told(tmp_path):
     (plan,) = plan_tasks(["arc_easy"], [3], tmp_path)  # all of them: the questions are others
     document = plan.task.task_docs[0]
     assert plan.task.fewshot_context(document, 3).count("Question:") == 4
+
+
+@needs_longbench
+def test_documents_of_a_range_of_lengths_are_kept(tmp_path):
+    define_long(tmp_path, "keys", [long_line(i) for i in range(6)])
+    every, some = (plan_tasks(["keys"], [0], tmp_path, lengths)[0] for lengths in (None, (2000, 4000)))
+    assert [document["length"] for document in some.task.eval_docs] == [2000, 3000]
+    assert len(every.task.eval_docs) == 6 and every.content != some.content
+    with pytest.raises(DataError, match="from 6,000 to below any words: the shortest has 0, the longest 5,000"):
+        load_tasks(["keys"], tmp_path, (6000, None))
+    define(tmp_path, "arc_easy", test=arc_lines(2))
+    with pytest.raises(ConfigError, match="'arc_easy' have no field 'length'"):
+        load_tasks(["arc_easy"], tmp_path, (0, 4000))

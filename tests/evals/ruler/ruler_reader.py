@@ -1,6 +1,5 @@
 """A reader that knows no more than what it is shown, and questions made for it."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ def _colour(item: int) -> str:
     return f" {COLOURS[item % len(COLOURS)]:.<6}."
 
 
-def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
+def write_squad(path: Path, items: int = 40) -> Path:
     """Paragraphs of 80 characters on items, four an article, with one question each."""
     rows = [
         {
@@ -41,31 +40,22 @@ def write_squad(path: Path, items: int = 40, nested: bool = False) -> Path:
         }
         for item in range(items)
     ]
-    if not nested:
-        return write_rows(path, rows)
-    articles: dict[str, list[dict[str, object]]] = {}
-    for row in rows:
-        answers = [{"text": text, "answer_start": 73} for text in row["answers"]["text"]]
-        asked = {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": False}
-        articles.setdefault(row["title"], []).append({"context": row["context"], "qas": [asked]})
-    data = [{"title": title, "paragraphs": paragraphs} for title, paragraphs in articles.items()]
-    path.write_text(json.dumps({"version": "1.1", "data": data}))
-    return path
+    return write_rows(path, rows)
 
 
 class WholeParagraphReader:
     """Answers from a paragraph that it sees whole, and says that it does not know where it sees none.
 
     Attributes:
-        calls: prompts answered.
+        batches: lengths of the prompts that were answered together.
     """
 
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.calls, self.stop_after = 0, stop_after
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
 
     def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[str]:
         assert new_tokens == 32
-        self.calls += len(prompts)
+        self.batches.append([len(prompt) for prompt in prompts])
         return [self._read(BYTES.decode(prompt)) for prompt in prompts]
 
     def _read(self, text: str) -> str:

@@ -84,7 +84,7 @@ def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) ->
     [
         ("models/none --tasks vt", "there is no run and no model at models/none"),
         ("--tasks qa_1", "the task 'qa_1' needs questions; give a file in SQuAD's form"),
-        ("--qa wrong.jsonl", "wrong.jsonl:1: 'question' is missing, 'answers' is missing, 'context' is missing"),
+        ("--qa wrong.jsonl", "wrong.jsonl:1: context is missing, question is missing, answers is missing"),
         ("--qa none.jsonl", "qa is none.jsonl, which cannot be read: No such file"),
         ("--qa towns.jsonl --length 60", "length is 60, but the shortest paragraph"),
         ("--visible 5000", "a visible context is 5000, but the texts have only 4096 tokens"),

@@ -1,6 +1,7 @@
 """A whole measurement: by a reader whose accuracy is known, by small models, interrupted and resumed."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from ruler_reader import BYTES, WholeParagraphReader, write_squad
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.evaluation.kernel import Result, Subject, Work, measure
+from contextwise.evaluation.scoring.windows import batches
 from contextwise.models import load_model
-from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all, plan_batches
+from contextwise_evals.answering.prompts import Encoded, Encoder, answer_all
 from contextwise_evals.answering.readers import ModelReader
 from contextwise_evals.ruler import Ruler
 from contextwise_evals.ruler.results import task_results
@@ -35,13 +37,19 @@ def asked(squad: Path, **values: Any) -> tuple[list[Any], dict[str, list[Encoded
     return tasks, settings.encode(tasks, encoder)
 
 
+def answered(
+    reader: Any, questions: dict[str, list[Encoded]], work: Path, batch_tokens: int = 3000, **options: Any
+) -> Any:
+    work_of = Work(work, "key", {})
+    return answer_all(reader, questions, {"qa_1": 32}, VISIBLE, work_of, batch_tokens=batch_tokens, **options)
+
+
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_a_perfect_readers_accuracy_is_the_share_of_paragraphs_in_view(
     tmp_path: Path, squad: Path, gamma: float
 ) -> None:
     (task,), questions = asked(squad, gamma=gamma)
-    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 5000)
-    answers = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "out", "key", {}))
+    answers = answered(WholeParagraphReader(), questions, tmp_path / "out", 5000)
     result, rows = task_results(task, questions["qa_1"], VISIBLE, answers)
     for row in result["accuracies"]:
         # From the texts alone: how many paragraphs begin within the last ``visible`` characters?
@@ -66,19 +74,16 @@ def test_the_greater_gamma_the_more_is_seen_of_little(squad: Path) -> None:
     assert seen[4.0] > seen[0.0] + 0.2
 
 
-def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None:
+def test_every_visible_context_gets_the_same_questions_once(tmp_path: Path, squad: Path) -> None:
     _, questions = asked(squad)
-    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
-    for visible in VISIBLE:
-        indices = [i for batch in batches if batch.visible == visible for i in batch.indices]
-        assert indices == list(range(30))
-    assert [batch.visible for batch in batches] == sorted((b.visible for b in batches), reverse=True)
-    for batch in batches:
-        longest = max(len(questions["qa_1"][i].prompt(batch.visible)) for i in batch.indices)
-        assert len(batch.indices) * (longest + 32) <= 3000
-    for batch in plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000, mixed_up_to=400):
-        lengths = {len(questions["qa_1"][i].prompt(batch.visible)) + 32 for i in batch.indices}
-        assert len(lengths) == 1 or max(lengths) <= 400
+    for number, mixed_up_to in enumerate((math.inf, 400)):
+        reader = WholeParagraphReader()
+        answers = answered(reader, questions, tmp_path / str(number), mixed_up_to=mixed_up_to)
+        assert set(answers) == {("qa_1", visible, i) for visible in VISIBLE for i in range(30)}
+        for lengths in reader.batches:
+            assert len(lengths) == 1 or len(lengths) * (max(lengths) + 32) <= 3000
+            assert len(set(lengths)) == 1 or max(lengths) + 32 <= mixed_up_to
+        assert max(reader.batches[0]) == max(map(max, reader.batches))  # one too large for the memory fails at once
     first = questions["qa_1"][0]
     assert first.prompt(100)[: len(first.head)] == first.prompt(900)[: len(first.head)]
     assert first.prompt(100)[len(first.head) :] == first.prompt(900)[-(100 + len(first.tail)) :]
@@ -86,19 +91,18 @@ def test_every_visible_context_gets_the_same_questions_once(squad: Path) -> None
 
 def test_interrupted_answers_resume(tmp_path: Path, squad: Path, stop_at: Callable) -> None:
     _, questions = asked(squad)
-    batches = plan_batches(questions, {"qa_1": 32}, VISIBLE, 3000)
-    whole = answer_all(WholeParagraphReader(), questions, batches, Work(tmp_path / "whole", "key", {}))
-    reader, work = WholeParagraphReader(), Work(tmp_path / "cut", "key", {})
+    whole = answered(WholeParagraphReader(), questions, tmp_path / "whole")
+    reader = WholeParagraphReader()
     stop_at(6)
     with pytest.raises(Interrupted, match=r"stopped after \d+ of 150 answers"):
-        answer_all(reader, questions, batches, work)
+        answered(reader, questions, tmp_path / "cut")
     stop_at(0)
     file = tmp_path / "cut" / "answers.jsonl"
     torn = file.read_bytes()[:-7]  # the last answer was not written to its end
     file.write_bytes(torn)
     assert 0 < torn.count(b"\n") < 150
-    assert answer_all(reader, questions, batches, work) == whole
-    assert reader.calls < 150 + len(batches[0].indices) + len(batches[5].indices)
+    assert answered(reader, questions, tmp_path / "cut") == whole
+    assert sum(map(len, reader.batches)) == 150 + len(reader.batches[4])  # that of the torn answer, again
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm"])
@@ -129,15 +133,15 @@ def test_a_measurement_plans_batches_by_where_the_models_frequencies_follow_the_
 ) -> None:
     planned: list[float] = []
 
-    def noted(*arguments: Any) -> Any:
-        planned.append(arguments[4])
-        return plan_batches(*arguments)
+    def noted(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float) -> Any:
+        planned.append(mixed_up_to)
+        return batches(lengths, batch_tokens, mixed_up_to)
 
-    monkeypatch.setattr("contextwise_evals.answering.prompts.plan_batches", noted)
+    monkeypatch.setattr("contextwise.evaluation.scoring.windows.batches", noted)
     monkeypatch.setattr(ModelReader, "answer", lambda reader, prompts, new_tokens: [""] * len(prompts))
     monkeypatch.setattr("contextwise.models.rope.same_frequencies_up_to", lambda model: 123)
     measured(model, squad, tmp_path / "out", tasks=["qa_1"])
-    assert planned == [123]
+    assert set(planned) == {123}
 
 
 @pytest.mark.long

@@ -70,6 +70,12 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
         assert row[-1] == pytest.approx(sum(row[:-1]) / 9, abs=0.16)
 
 
+TEXTS = """
+{task: mine, dataset_path: json, output_type: loglikelihood_rolling, test_split: train, doc_to_text: "",
+ doc_to_target: "{{text}}", metric_list: [{metric: word_perplexity}], dataset_kwargs: {data_files: {train: mine.jsonl}}}
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
@@ -77,15 +83,15 @@ def test_printed_averages_are_those_of_the_printed_accuracies(name):
         ("table3", ["tasks=[]"], "tasks"),
         ("table3", ["limit=0"], "limit"),
         ("table3", ["claims=[{text: x, better: ContextLM, than: Pythai}]"], "claims names 'Pythai'"),
-        ("table5", [], "--set files=[FILE,FILE]"),
-        ("table5", ["files=[nowhere.jsonl]"], "there is no file nowhere.jsonl"),
-        ("table5", ["files=[x.jsonl]", "visible=[]"], "--set visible=[512,1024]"),
+        ("table5", ["include_path=nowhere"], "include_path is nowhere"),
+        ("table5", ["groups={}"], "--set 'groups={NAME: [TASK,TASK]}'"),
+        ("table5", ["context=[]"], "--set context=[512,1024]"),
         ("table5", ["lengths=many"], "such as 0-4000"),
         ("table5", ["rope=ntk"], "rope"),
         ("figure3", [], "--set instructions=FILE"),
         ("figure3", ["instructions=nowhere.json"], "there is no file nowhere.json"),
         ("figure3", ["instructions=other.json"], "other.json entry 1"),
-        ("table5", ["files=[other.json]"], "'context' is missing"),
+        ("table5", ["include_path=.", "groups={a: [mine]}"], "no generated answers with 'score', but word_perplexity"),
         ("figure3", ["instructions=here.json"], "--set questions=FILE"),
         ("figure3", ["instructions=here.json", "questions=no.json"], "there is no file no.json"),
         (
@@ -115,7 +121,9 @@ def test_bad_settings_get_one_sentence_before_any_training(name, settings, words
     monkeypatch.chdir(tmp_path)
     Path("other.json").write_text('[{"goal": "a"}]')
     Path("here.json").write_text('[{"instruction": "a", "output": "b"}]')
-    if name == "table3" and "include_path" in settings[0]:
+    Path("mine.yaml").write_text(TEXTS)
+    Path("mine.jsonl").write_text('{"text": "a b", "length": 2}')
+    if name in ("table3", "table5") and "include_path" in settings[0]:
         pytest.importorskip("lm_eval", reason="the eval extra is not installed")
     item = ITEMS[f"contextlm/{name}"]
     with pytest.raises(ContextwiseError) as caught:

@@ -15,7 +15,7 @@ from contextwise_papers.claims import above
 from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise_papers.contextlm.tables_1_2_3_12_harness import NORMAL, Average, TaskAccuracy, TextPerplexity, accuracy
 from contextwise_papers.item import Item, Scale
-from longtasks_files import longbench_line, needs_longbench
+from long_questions import define_long, long_line, needs_longbench
 from small import write_documents, write_rows
 
 BETTER = [{"text": "b is above a", "better": "b", "than": "a"}]
@@ -174,8 +174,8 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path):
     assert len(alone.tables) == len(outcome.tables) - 1 and "texts" not in alone.figures
 
 
-def row_of(dataset, document, score):
-    return {"dataset": dataset, "document": document, "answered": [{"score": score}]}
+def row_of(task, text, score):
+    return {"task": task, "text": text, "score": score}
 
 
 def test_models_stand_side_by_side_and_are_paired_by_document():
@@ -183,7 +183,7 @@ def test_models_stand_side_by_side_and_are_paired_by_document():
     low = [row_of("one", f"d{i}", i / 8) for i in documents] + [row_of("two", f"d{i}", 0.0) for i in documents]
     high = [row_of("one", f"d{i}", i / 8 + 0.05) for i in documents] + [row_of("two", f"d{i}", 0.5) for i in documents]
     rows = {"a": [low], "b": [high, high]}
-    levels = levels_of(rows, {"one": "QA", "two": "Summaries"}, 0)
+    levels = levels_of(rows, {"one": "QA", "two": "Summaries"})
     assert list(levels) == ["QA", "Summaries", OVERALL]
     gain = levels["QA"].gain(0, 1)
     assert gain.value == pytest.approx(0.05)
@@ -200,8 +200,8 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
     own = draw.uniform(0, 0.5, 12)
     a = [[row_of("one", f"d{i}", own[i]) for i in range(12)]] * 3
     b = [[row_of("one", f"d{i}", own[i] + gain + 0.05 * (i % 2)) for i in range(12)] for gain in gains]
-    levels = with_each_seed({"a": a, "b": b}, {"one": "QA"}, 0)[OVERALL]
-    values = settings(corpus, files=["x"], visible=[48], seeds=[0, 1, 2])
+    levels = with_each_seed({"a": a, "b": b}, {"one": "QA"})[OVERALL]
+    values = settings(corpus, seeds=[0, 1, 2])
     measure = validate(LongTaskScores, values, "the settings")
     over_documents = levels[0].gain(0, 1)
     documents = (((over_documents.high - over_documents.value) / student_t(11)) ** 2, 11)
@@ -216,13 +216,16 @@ def test_the_gain_of_long_tasks_covers_the_seeds(corpus, gains, holds):
 
 @needs_longbench
 def test_long_tasks_in_miniature(corpus, tmp_path):
-    files = write_rows(tmp_path / "long.jsonl", [longbench_line(i, length=100, max_new_tokens=8) for i in range(3)])
-    values = settings(corpus, files=[str(files)], visible=[48, 200], new_tokens=4)
+    sets = define_long(tmp_path / "sets", "keys", [long_line(i, length=100) for i in range(3)], new_tokens=4)
+    define_long(sets, "others", [long_line(i, context="The same text. " * 20) for i in range(5)], new_tokens=4)
+    values = settings(corpus, groups={"QA": ["keys"], "Other": ["others"]}, include_path=str(sets), context=[200, 48])
     measure = validate(LongTaskScores, values, "the settings")
     outcome = measure.measure(item_of("long_task_scores"), tmp_path / "out")
-    assert [table.rows[-1][0] for table in outcome.tables] == [OVERALL, OVERALL]
+    assert [[row[0] for row in table.rows] for table in outcome.tables] == [["QA", "Other", OVERALL]] * 2
+    assert "context of 48 tokens; 7 questions of 2 tasks" in outcome.tables[0].title  # one text has 4,000 words
     assert outcome.figures["rope_factor"] > 1 and outcome.figures["trained_context"] == 64
     assert [claim.text for claim in outcome.claims] == ["b is above a"]
-    assert "200 tokens visible" in outcome.claims[0].evidence
+    assert "a context of 200 tokens" in outcome.claims[0].evidence
+    assert "a task has 1 texts only" in outcome.claims[0].evidence
     for scores in outcome.figures["scores"].values():
         assert all(0 <= score["value"] <= 1 for level in scores.values() for score in level.values())

@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError
@@ -22,10 +21,9 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
 from contextwise.evaluation.sampling import Sampling
 from contextwise.evaluation.scoring.windows import vocabulary_size
-from contextwise.models.decoding import generate
 from contextwise.models.loading import kind_of
-from contextwise.models.rope import frequencies_for
 from contextwise.objectives import SpecialToken, build_objective
+from contextwise_evals.answering.readers import ModelReader
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement
 from contextwise_papers.objectives.spans import MODES, sentinel_tokens
@@ -151,30 +149,12 @@ class Infiller:
         for _ in range(samples):
             yield self.fill([prompt], sampling)[0].text
 
-    @torch.no_grad()
     def fill(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Filling]:
         """Generate the middles of a batch; greedy ones (``sampling`` None) do not depend on the other prompts."""
-        rows = [torch.from_numpy(prompt.ids) for prompt in prompts]
-        # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.
-        side = "right" if self.form.opening else "left"
-        pad = self.form.stops[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
-        ids = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
-        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
-        device, opening = self.model.device, {}
-        if self.form.opening:
-            opening["decoder_input_ids"] = torch.tensor([self.form.opening] * len(rows)).to(device)
-        with frequencies_for(self.model, ids.shape[1] + self.new_tokens):
-            out = generate(
-                self.model,
-                ids.to(device),
-                attention_mask=mask.to(device),
-                max_new_tokens=self.new_tokens,
-                eos_token_id=list(self.form.stops),
-                pad_token_id=pad,
-                **opening,
-                **(sampling or Sampling(greedy=True)).arguments(),
-            )
-        fillings, middles = [], out[:, len(self.form.opening) or ids.shape[1] :].tolist()
+        reader, ids = ModelReader(self.model, self.tokenizer), [prompt.ids.tolist() for prompt in prompts]
+        form = self.form
+        middles = reader.write(ids, self.new_tokens, stops=form.stops, opening=form.opening, sampling=sampling)
+        fillings = []
         for prompt, new in zip(prompts, middles, strict=True):
             end = next((index for index, token in enumerate(new) if token in self.form.stops), None)
             # Decoded after the preceding token: many tokenizers drop the space of a text's first word.

@@ -26,13 +26,12 @@ from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
-from contextwise.data.input_files import readable
+from contextwise.data.input_files import read_objects, readable
 from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.objectives.objective import generator
-from contextwise_evals.input_files import read_objects
-from contextwise_evals.long_tasks.results import level_of
+from contextwise_evals.levels import level_of
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 from contextwise_papers.objectives.text import TokenText
 
