@@ -51,7 +51,6 @@ READING = {
     "corpus": "corpus old/corpus",
     "fill": "model fill old/filler --prefix 'def one' --suffix pass --max-new-tokens 2",
     "generate": "generate model 'a b' --max-new-tokens 2",
-    "objectives": "measure objectives old/run",
     "recipes": "recipes",
     "parameters": "model parameters recipe.yaml",
     "verify": "model verify old/run",

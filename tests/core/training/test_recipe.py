@@ -214,9 +214,9 @@ def test_mutated_recipes_never_end_in_a_traceback(data, tmp_path_factory):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("seed: 1\nname: x\nseed: 2\n", "the key 'seed' is given twice, in lines 1 and 3"),
-        ("training:\n  steps: 3\n  'steps': 4\n", "the key 'steps' is given twice, in lines 2 and 3"),
-        ("a: [{b: 1, b: 1}]", "the key 'b' is given twice, in lines 1 and 1"),
+        ("seed: 1\nname: x\nseed: 2\n", "the key 'seed' is given twice, first in line 1"),
+        ("training:\n  steps: 3\n  'steps': 4\n", "the key 'steps' is given twice, first in line 2"),
+        ("a: [{b: 1, b: 1}]", "the key 'b' is given twice, first in line 1"),
     ],
 )
 def test_a_key_that_is_given_twice_is_refused(tmp_path, text, words):

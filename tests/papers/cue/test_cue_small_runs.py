@@ -145,11 +145,10 @@ def test_attention_is_that_of_the_checkpoints_weights(news, folder):
     generator = torch.Generator().manual_seed(0)
     contexts, mask = torch.randn(5, 3, 8, generator=generator), torch.ones(5, 3, dtype=torch.bool)
 
-    class Vectors:
-        def batch(self, numbers):
-            return {"contexts": contexts[numbers], "context_mask": mask[numbers]}
+    def batch(numbers):
+        return {"contexts": contexts[numbers], "context_mask": mask[numbers]}
 
-    weights, present = attention_at(run, encoder, HeldOut([], np.arange(5), [[]] * 5, Vectors()))
+    weights, present = attention_at(run, encoder, HeldOut([], np.arange(5), [[]] * 5, batch))
     assert present.all()
     assert list(weights) == [2, 4, 6]
     saved = load_file(run.checkpoints / "step-2" / "weights.safetensors")
@@ -171,12 +170,11 @@ def test_one_checkpoint_shows_no_change(tmp_path):
     run.write_summary(run_summary(steps=6))
     encoder = CueContextEncoder(CueContextConfig(text_width=8, width=16, layers=1, heads=2))
 
-    class Vectors:
-        def batch(self, numbers):
-            return {"contexts": torch.zeros(1, 2, 8), "context_mask": torch.ones(1, 2, dtype=torch.bool)}
+    def batch(numbers):
+        return {"contexts": torch.zeros(1, 2, 8), "context_mask": torch.ones(1, 2, dtype=torch.bool)}
 
     with pytest.raises(DataError, match="the checkpoint of step 6 only"):
-        attention_at(run, encoder, HeldOut([], np.arange(1), [[]], Vectors()))
+        attention_at(run, encoder, HeldOut([], np.arange(1), [[]], batch))
 
 
 @pytest.mark.long

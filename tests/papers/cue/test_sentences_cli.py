@@ -141,7 +141,7 @@ def test_a_sentence_is_written_with_its_contexts(contextwise: Any, workplace: Pa
         (f"measure sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
         (f"measure sentences lm {CORPUS} --out bert", "bert holds no result of a measurement"),
         ("measure rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
-        ("measure rescore cue contexts.jsonl", "contexts.jsonl:1: 'candidates' is missing"),
+        ("measure rescore cue contexts.jsonl", "contexts.jsonl:1: candidates is missing"),
         ("measure rescore lm lists.jsonl --out lists.jsonl", "holds no result"),
         ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
         ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
