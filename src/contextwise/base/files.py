@@ -35,7 +35,6 @@ _PATH = re.compile(r"(~|\.\.)?(/[^/\n{}<>|]+)(/[^/\n{}<>|]+)+/?|~(/[^/\n{}<>|]+)
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.EBADF}
 _ATTEMPTS = 4  # more than one: `is_held` of another process holds a lock for a moment
 _POLL_SECONDS = 0.05
-_ABANDONED_SECONDS = 86400  # of a partial file that nothing was written to: its writer was killed
 
 
 # ---- errors of disks ----
@@ -437,26 +436,38 @@ def check_nothing_else(folder: Path, own: Collection[str]) -> None:
 def atomic_file(path: Path, what: str) -> Iterator[BinaryIO]:
     """Yield a file next to ``path``; on success sync it and rename it to ``path``, on failure remove it.
 
-    What a killed process left of it is removed by the next writer a day later.
+    The file is locked until it is renamed, so that the next writer removes what killed ones left, and nothing else.
     """
     if path.absolute().parent == Path("/dev") or (path.exists() and not path.is_file() and not path.is_dir()):
         raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))  # a file would take its place
     with disk_errors(what, path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}{PARTIAL}*"):
-            with contextlib.suppress(OSError):
-                if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
-                    leftover.unlink()
-        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+            with contextlib.suppress(OSError), leftover.open("r+b") as opened:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while the file is written
+                leftover.unlink()
+        partial, file = _partial_file(path)
         try:
-            with partial.open("xb") as file:
+            with file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            partial.replace(path)
+                partial.replace(path)
             sync_directory(path.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def _partial_file(path: Path) -> tuple[Path, BinaryIO]:
+    """Create and lock a file next to ``path``; a new one where another process took the first one for a leftover."""
+    while True:
+        partial = path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+        file = partial.open("xb")
+        with contextlib.suppress(OSError):  # without flock no process takes it for a leftover
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if partial.exists():
+            return partial, file
+        file.close()
 
 
 def atomic_write(path: Path, content: str | bytes, what: str = "the file") -> None:

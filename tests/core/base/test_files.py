@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
@@ -115,7 +116,7 @@ atomic_write(Path(sys.argv[1]), 'slow')
 
 
 @pytest.mark.long
-def test_a_killed_writer_of_a_file_leaves_what_another_one_removes_a_day_later(tmp_path):
+def test_a_killed_writer_of_a_file_leaves_what_the_next_one_removes(tmp_path):
     file = tmp_path / "x[1].json"
     killed, slow = Program(SLOW_WRITER, file), Program(SLOW_WRITER, file)
     assert killed.stdout.readline() == slow.stdout.readline() == "ready\n"
@@ -123,13 +124,25 @@ def test_a_killed_writer_of_a_file_leaves_what_another_one_removes_a_day_later(t
     killed.communicate()
     assert len(list(tmp_path.iterdir())) == 2
     atomic_write(file, "fast")
-    assert file.read_text() == "fast" and len(list(tmp_path.iterdir())) == 3  # one is in use
+    assert file.read_text() == "fast" and len(list(tmp_path.iterdir())) == 2  # that of the slow one is in use
     slow.communicate()
-    assert slow.returncode == 0 and file.read_text() == "slow"
-    (left,) = (path for path in tmp_path.iterdir() if path != file)
-    os.utime(left, (0, 0))
-    atomic_write(file, "later")
-    assert list(tmp_path.iterdir()) == [file]
+    assert slow.returncode == 0
+    assert file.read_text() == "slow" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeypatch):
+    """Another process removes it between its creation and its lock."""
+    real, faults = fcntl.flock, ["removed"]
+
+    def locked(file, operation):
+        if faults and faults.pop():
+            Path(file.name).unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+    atomic_write(tmp_path / "file", "content")
+    assert (tmp_path / "file").read_text() == "content" and not faults
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 @pytest.mark.long
