@@ -230,16 +230,6 @@ class OutcomeJson(TypedDict):
     seconds: float | None
 
 
-class ItemJson(TypedDict):
-    """An item as JSON; ``also``: its further names."""
-
-    name: str
-    title: str
-    source: str
-    also: list[str]
-    scales: dict[str, Scale]
-
-
 @dataclass
 class Outcome:
     """The result of a reproduction.

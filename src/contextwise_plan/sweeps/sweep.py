@@ -38,14 +38,6 @@ class SweepPlan(TypedDict):
     runs: list[PlannedRun]
 
 
-class SweepJson(TypedDict):
-    """The runs of a sweep, what they cost and how far they are, as JSON."""
-
-    path: str
-    flops: float
-    runs: list[RunState]
-
-
 class Sweep(RunSet):
     """A sweep on disk, or one that is planned.
 
