@@ -8,14 +8,13 @@ seeds whose number was set beforehand.
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.harness import publish
-from contextwise.base.files import without_folders
+from contextwise.base.files import read_sealed_json, without_folders
 from contextwise.base.intervals import mean_estimate
 
 
@@ -65,10 +64,10 @@ def main(arguments: list[str] | None = None) -> None:
     for folder in options.trials:
         trained = next(iter(sorted(folder.glob("runs/*/environment.json"))), None)
         looked = folder / "result.json"
-        result: dict[str, Any] = json.loads(looked.read_text()) if looked.exists() else {"stopped": None}
+        result = read_sealed_json(looked, "the result") if looked.exists() else {"stopped": None}
         if trained is None or not result["stopped"]:
             parser.error(f"the trial {folder} is not finished; run it again")
-        environment = json.loads(trained.read_text())
+        environment = read_sealed_json(trained, "the environment")
         if options.against not in {None, *result["losses"]}:
             parser.error(f"the trial {folder} has no arm {options.against!r}, but {', '.join(result['losses'])}")
         results[folder.name] = without_folders(result) | {"environment": environment}

@@ -1,26 +1,14 @@
 """The command line as a user types it; the fixture ``contextwise`` makes one."""
 
-import functools
 import io
 import json
 import shlex
 from pathlib import Path
 
-import jsonschema
 import pytest
 from rich.console import Console, RenderableType
 
 from contextwise.cli import main
-from contextwise.cli.commands import groups
-from contextwise.cli.start import printed_schema
-
-
-@functools.cache
-def printed_validator(command: str) -> jsonschema.Draft202012Validator:
-    """A validator of what a command prints, such as ``evaluate --json``."""
-    schema = printed_schema(command)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
 
 
 def in_terminal(shown: RenderableType, width: int = 80) -> str:
@@ -51,7 +39,7 @@ class Contextwise:
             main()
         status, (output, errors) = int(exit_status.value.code or 0), self.capsys.readouterr()
         if status == 0 and "--json" in words:
-            printed_validator(" ".join([*words[: 1 + (words[0] in groups())], "--json"])).validate(json.loads(output))
+            json.loads(output)
         return status, output, errors
 
     def words(self, line: str, *arguments: object) -> str:

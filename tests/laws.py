@@ -1,13 +1,13 @@
 """Sweeps drawn from a known law, as points and as folders."""
 
 import itertools
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import yaml
 
+from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise_plan.sweeps.points import SweepPoint
 from small import run_summary, write_rows
@@ -98,5 +98,5 @@ def write_sweep(
         write_rows(run / "metrics.jsonl", rows)
         if name not in unfinished:
             RunFolder(run).write_summary(run_summary(corpus={"path": "books", "fingerprint": "0" * 64}))
-    (folder / "plan.json").write_text(json.dumps({"inputs": {"train": "0" * 64}, "runs": plan}))
+    write_sealed_json(folder / "plan.json", {"inputs": {"train": "0" * 64}, "runs": plan})
     return folder

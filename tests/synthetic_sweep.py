@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from contextwise.base.files import write_json
+from contextwise.base.files import write_sealed_json
 from contextwise.data.windows import log_bins
 from contextwise.experiments.folder import PlannedRun
 from contextwise_plan.sweeps.sweep import Sweep
@@ -51,7 +51,7 @@ def write_sweep(
     base = {"data": {"corpus": corpus}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     grid = {"model.size": list(sizes), "data.context": list(contexts), "seed": list(seeds)}
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "made up", "base": base, "grid": grid}))
-    write_json(folder / "plan.json", {"inputs": {"train": fingerprint}, "runs": [asdict(run) for run in plan]})
+    write_sealed_json(folder / "plan.json", {"inputs": {"train": fingerprint}, "runs": [asdict(run) for run in plan]})
     sweep = Sweep.open(folder)
     for run in plan:
         write_run(sweep, run, measurements, noise)
@@ -65,7 +65,7 @@ def write_run(sweep: Sweep, run: PlannedRun, measurements: int, noise: float) ->
     recipe = {"name": run.id, "seed": run.seed, "model": {"size": run.size}}
     recipe |= {"data": {"corpus": "nowhere", "context": run.context}, "training": {"tokens_per_step": TOKENS_PER_STEP}}
     folder.recipe_file.write_text(yaml.safe_dump(recipe))
-    write_json(folder.environment_file, {"gpus": []})
+    write_sealed_json(folder.environment_file, {"gpus": []})
     draw = np.random.default_rng([run.seed, run.context, run.parameters])
     steps = [round(run.steps * (i + 1) / measurements) for i in range(measurements)]
     write_rows(folder.metrics_file, [measured(run, step, draw.normal(0, noise)) for step in steps])

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
-from contextwise.base.files import write_json
+from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.scoring.scores import totals
 from measured import write_evaluation
@@ -38,7 +38,7 @@ def write_run(
         "training": {"evaluation_tokens": 65_536},
     }
     run.recipe_file.write_text(yaml.safe_dump(recipe))
-    write_json(
+    write_sealed_json(
         run.environment_file, {"processor": "a processor", "cores": 2, "versions": {"torch": "2.13.0"}, "gpus": []}
     )
     random = np.random.default_rng(seed + len(name))

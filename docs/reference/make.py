@@ -66,8 +66,7 @@ progress (in a log a line every 20 seconds or more) and errors (`error: …`) on
 With `--json`, an error is also the JSON object
 `{"error": {"message", "exit_status", "problems"}}` on standard output, each problem with its `field`, `why` and `fix`;
 a command that has printed its result has no second object.
-`contextwise recipes --schema 'evaluate --json'` prints the JSON Schema of what that command prints; its `$id` has the version.
-Numbers that do not exist (NaN, an interval without limits) are `null`; keys beyond those of the schema may be added.
+Numbers that do not exist (NaN, an interval without limits) are `null`; keys may be added.
 """
 
 

@@ -17,16 +17,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.estimates import as_json, duration
 from contextwise.base.files import read_json
 from contextwise.base.hashes import content_key
-from contextwise.base.machine import Environment, describe_environment
+from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.data.corpus import MANIFEST
@@ -211,35 +211,6 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
     return dict(sorted(ItemMeasure.known.items()))
 
 
-class OutcomeJson(TypedDict):
-    """An outcome as JSON, with the item's texts and figures."""
-
-    title: str
-    source: str
-    scale: str
-    printed: dict[str, Any]
-    supports: str
-    inferred: list[str]
-    date: str
-    environment: Environment
-    tables: list[dict[str, Any]]
-    claims: list[Claim]
-    plots: list[Plot]
-    runs: list[dict[str, Any]]
-    figures: dict[str, Any]
-    seconds: float | None
-
-
-class ItemJson(TypedDict):
-    """An item as JSON; ``also``: its further names."""
-
-    name: str
-    title: str
-    source: str
-    also: list[str]
-    scales: dict[str, Scale]
-
-
 @dataclass
 class Outcome:
     """The result of a reproduction.
@@ -260,7 +231,7 @@ class Outcome:
     def __post_init__(self) -> None:
         self.figures = as_json(self.figures)
 
-    def to_dict(self, item: Item, scale: str) -> OutcomeJson:
+    def to_dict(self, item: Item, scale: str) -> dict[str, Any]:
         """Convert to JSON values, with what the document prints."""
         facts = ("name", "seed", "parameters", "tokens", "flops", "seconds", "corpus")
         summaries = (RunFolder(run).summary() for run in self.runs)
@@ -324,11 +295,13 @@ def last_run(runs: Path, name: str, scale: str) -> str | None:
     file = runs / document / scale / f"{item}.json"
     if not file.exists():
         return None
-    outcome = read_json(file, "the outcome", OutcomeJson)
-    verdicts = [claim["holds"] for claim in outcome["claims"]]
-    words = {True: "hold", False: "do not hold", None: "undecided"}
-    counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
-    about = [outcome["date"], *([duration(outcome["seconds"])] if outcome["seconds"] else [])]
+    outcome, words = read_json(file, "the outcome"), {True: "hold", False: "do not hold", None: "undecided"}
+    try:
+        verdicts = [claim["holds"] for claim in outcome["claims"]]
+        counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
+        about = [str(outcome["date"]), *([duration(float(outcome["seconds"]))] if outcome["seconds"] else [])]
+    except (KeyError, OverflowError, TypeError, ValueError):
+        raise DataError(f"the outcome {file} is damaged; make it again, or remove it") from None
     return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
 
 

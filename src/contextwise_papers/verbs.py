@@ -13,7 +13,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import MANIFEST
 from contextwise.base.progress import say
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import Prints, set_option, show, show_json, show_line
+from contextwise.cli.common import set_option, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise_papers.item import Item, ItemMeasure, Outcome, Scale
@@ -46,13 +46,7 @@ def reproduce(
     jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     recipes: Annotated[Path | None, Option(help="Folder of the items.", show_default="those of the package")] = None,
     as_json: Annotated[
-        bool,
-        Option("--json", help="Print the outcome, the planned runs or the items as JSON."),
-        Prints(
-            "contextwise_papers.item:OutcomeJson",
-            "contextwise.experiments.cost:RunCost[]",
-            "contextwise_papers.item:ItemJson[]",
-        ),
+        bool, Option("--json", help="Print the outcome, the planned runs or the items as JSON.")
     ] = False,
 ) -> None:
     """Reproduce a table or figure of a source document, and print it beside theirs.

@@ -9,7 +9,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from contextwise.base.estimates import Estimate, counted
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
-from contextwise.experiments.folder import PlannedRun, Question
+from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import learning_rates, rate_settings
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.training.kinds import SizedModel
@@ -26,13 +26,6 @@ from contextwise_plan.transfer_settings import TransferSettings, shape_at
 
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
-
-
-class TransferPlan(TypedDict):
-    """``plan.json`` of a transfer: its runs, and the hashes of their inputs."""
-
-    inputs: dict[str, str]
-    runs: list[PlannedRun]
 
 
 @dataclass(frozen=True)
@@ -176,7 +169,7 @@ def planned_runs(settings: TransferSettings) -> RunSet:
     if folder.exists:
         kept, now = (comparable(each.own_recipe.resolved()) for each in (folder.settings(TransferSettings), settings))
         different = differing_keys(kept, now)
-        different |= {f"the content of {name}" for name in differing_keys(folder.plan(TransferPlan)["inputs"], inputs)}
+        different |= {f"the content of {name}" for name in differing_keys(folder.plan()["inputs"], inputs)}
         if different:
             raise ConfigError(
                 f"{folder.path} holds the transfer of another recipe (it differs in {', '.join(sorted(different)[:6])}); "

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import RenderableType
 from typer import Argument, Option
@@ -15,7 +15,7 @@ from contextwise.base.estimates import count, counted, duration
 from contextwise.base.files import write_json
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
-from contextwise.cli.common import AsJson, Prints, set_option, show, show_json, show_line, show_values
+from contextwise.cli.common import AsJson, set_option, show, show_json, show_line, show_values
 
 PANEL = "Choose"
 STARTING = 10  # seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve
@@ -44,11 +44,7 @@ def sweep(
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
     status: Annotated[Path | None, Option(help="List the runs of this sweep's folder and how far they are.")] = None,
-    as_json: Annotated[
-        bool,
-        Option("--json", help="With --dry-run or --status: the list as JSON."),
-        Prints("contextwise_plan.sweeps.sweep:SweepJson"),
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="With --dry-run or --status: the list as JSON.")] = False,
 ) -> None:
     """Train a grid of model sizes and contexts; run it again to resume.
 
@@ -94,12 +90,11 @@ def sweep(
 
 def _list_runs(sweep: "RunSet", as_json: bool) -> None:
     """Print the runs, what they cost and how far they are."""
-    from contextwise_plan.sweeps.sweep import SweepJson, plan_table
+    from contextwise_plan.sweeps.sweep import plan_table
 
     states = sweep.states()
     if as_json:
-        values: SweepJson = {"path": str(sweep.path), "flops": sweep.flops, "runs": states}
-        show_json(values)
+        show_json({"path": sweep.path, "flops": sweep.flops, "runs": states})
         return
     parts = ", ".join(f"{number} {state}" for state, number in sweep.count().items() if number)
     runs = counted(len(states), "run")
@@ -134,9 +129,7 @@ def transfer(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
-    as_json: Annotated[
-        AsJson, Prints("contextwise_plan.transfer:Transfer", "contextwise_plan.sweeps.sweep:SweepJson")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find whether a model's learning rates hold at other widths, and the rates of a larger one.
 
@@ -188,7 +181,7 @@ def budget(
     table: Annotated[
         Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,
-    as_json: Annotated[AsJson, Prints("contextwise_plan.scaling.planning:PlanJson")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Recommend model size, training context and tokens for a budget, from a sweep.
 
@@ -198,7 +191,7 @@ def budget(
     """
     from contextwise_plan.scaling.analysis import Analysis
     from contextwise_plan.scaling.observations import read_observations, read_table, write_table
-    from contextwise_plan.scaling.planning import PlanJson, make_plan
+    from contextwise_plan.scaling.planning import make_plan
     from contextwise_plan.tables import detail_tables, plan_tables
 
     planned = budget is not None or hours is not None
@@ -216,7 +209,7 @@ def budget(
     if table is not None:  # before the plan, which takes minutes and may be refused
         write_table(observations, table, sweep)
         (say if as_json else show_line)(f"written to {table}")
-    values: PlanJson = {}
+    values: dict[str, Any] = {}
     tables: list[RenderableType] = []
     if planned:
         analysis = Analysis(observations)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base.files import write_json
+from contextwise.base.hashes import seal
 from contextwise.data import prepare_corpus
 from contextwise.evaluation.measures.curve import Curve
 from measured import result_header
@@ -37,6 +38,7 @@ def write_curve(folder: Path, tokenizer: str, low: float = 2.5, **corpus: Any) -
     write_json(folder / "summary.json", summary)
     for name in ("documents.parquet", "curve.parquet"):
         (folder / name).write_bytes(b"")
+    seal(folder)
     return folder
 
 

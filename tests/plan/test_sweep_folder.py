@@ -122,7 +122,7 @@ def test_other_folders_are_refused(settings, tmp_path):
     with pytest.raises(CheckpointError, match="mine is not a sweep: it has no plan.json"):
         Sweep.open(tmp_path / "mine")
     (tmp_path / "mine" / "plan.json").write_text(json.dumps({"runs": [{"id": "a"}], "corpus": ""}))
-    with pytest.raises(DataError, match=r"plan.json is damaged: it has no inputs; begin the sweep in another folder"):
+    with pytest.raises(DataError, match=r"plan.json is damaged: it has no hash; begin the sweep in another folder"):
         Sweep.open(tmp_path / "mine")
 
 

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.hashes import sealed, unsealed
 from contextwise.base.progress import interruption, say
-from contextwise.base.schemas import json_schema, mismatch, parse_json
+from contextwise.base.schemas import parse_json
 
 PARTIAL = ".partial-"
 _REPLACED = f"{PARTIAL}old"
@@ -491,42 +491,31 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
     atomic_write(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what)
 
 
-def read_json(path: Path, what: str, form: Any = Any, mend: str = "") -> Any:
+def read_json(path: Path, what: str, mend: str = "") -> Any:
     """Read a JSON file that Contextwise wrote.
 
     Args:
-        form: the type of its content, as :func:`~contextwise.base.schemas.json_schema` takes it.
         mend: how to mend the file, the end of an error.
 
     Raises:
-        DataError: it is missing, unreadable, not JSON, or not of that type.
+        DataError: it is missing, unreadable, or not JSON.
     """
     try:
-        value = parse_json(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{what} is missing: there is no file {path}{mend and f'; {mend}'}") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{what} cannot be read: {path}: {one_line(error)}{mend and f'; {mend}'}") from None
-    check_schema(value, json_schema(form), path, what, mend)
-    return value
 
 
-def check_schema(value: Any, schema: Mapping[str, Any], path: Path, what: str, mend: str = "") -> None:
-    """Raise a DataError if the content of a file does not match a schema; ``mend`` as for :func:`read_json`."""
-    if why := mismatch(value, schema):
-        raise DataError(f"{what} {path} is damaged: {why}{mend and f'; {mend}'}")
-
-
-def write_sealed_json(path: Path, values: dict[str, Any], what: str = "the file") -> None:
+def write_sealed_json(path: Path, values: Mapping[str, Any], what: str = "the file") -> None:
     """Write JSON as :func:`write_json` does, with a hash of the values under ``sha256``."""
     write_json(path, sealed(values), what)
 
 
-def read_sealed_json(path: Path, what: str, form: Any = Any) -> dict[str, Any]:
+def read_sealed_json(path: Path, what: str, mend: str = "") -> dict[str, Any]:
     """Read what :func:`write_sealed_json` wrote, as :func:`read_json` does; a :class:`DataError` if it has changed too."""
     try:
-        values = unsealed(read_json(path, what))
+        return unsealed(read_json(path, what, mend))
     except ValueError as error:
-        raise DataError(f"{what} cannot be used: {path}: {error}") from None
-    check_schema(values, json_schema(form), path, what)
-    return values
+        raise DataError(f"{what} {path} is damaged: {error}{mend and f'; {mend}'}") from None

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def model_digest(folder: Path) -> str:
     return content_digest(folder, model_files(folder))
 
 
-def sealed(values: dict[str, Any]) -> dict[str, Any]:
+def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     """JSON values with their hash under ``sha256``."""
     return {**values, SEAL: content_key(**values)}
 

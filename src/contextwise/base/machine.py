@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from contextwise.base.errors import ConfigError, one_line
-from contextwise.base.schemas import Count
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +52,7 @@ class Environment(TypedDict, total=False):
     system: str
     processor: str
     cores: int | None
-    threads: Count
+    threads: int
     memory_gib: float
     gpus: list[str]
     cuda: str | None

@@ -10,26 +10,25 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, cast
 
 import yaml
+from pydantic import BaseModel, Strict
 
 from contextwise.base.config import checked, read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.files import (
     KeptPath,
     atomic_write,
-    check_schema,
     disk_errors,
     exclusive,
     make_folder,
-    read_json,
     read_sealed_json,
     write_sealed_json,
 )
 from contextwise.base.machine import Environment
 from contextwise.base.progress import say_once
-from contextwise.base.schemas import Count, Number, json_schema, mismatch, parse_json
+from contextwise.base.schemas import Count, Number, matching, parse_json
 from contextwise.base.views import Viewed
 
 _EXECUTION = {
@@ -50,120 +49,79 @@ _EXECUTION = {
 """Settings that say how a run executes, and change its result by rounding at most."""
 
 
-class Row(TypedDict):
+class Row(BaseModel):
     """What every row of ``metrics.jsonl`` has: its kind, its step, and what the run has cost until then."""
 
     kind: str
     step: Count
     tokens: Count
     seconds: Number
-    flops: NotRequired[Number]
+    flops: Number = 0
 
 
 class LossRow(Row):
     """A row of kind ``train`` or ``validation``; a validation counts its examples, and has losses of further corpora."""
 
     loss: Number
-    examples: NotRequired[Count | None]
-    grad_norm: NotRequired[Number]
+    examples: Count | None = None
+    grad_norm: Number = 0
 
 
 class CurveRow(Row):
     """A row of kind ``curve``: the loss at each number of visible tokens, and in the last tenth of the context by document."""
 
-    flops: Number  # type: ignore[misc]
+    flops: Number
     parameters: Count
     context: Count
     visible: list[Count]
-    loss: list[float]
-    best_context_loss: float
-    standard_error: float | None
-    document_ids: NotRequired[list[Count]]
-    document_nats: NotRequired[list[Number]]
-    document_targets: NotRequired[list[Count]]
+    loss: list[Number | None]
+    best_context_loss: Number | None
+    standard_error: Number | None
+    document_ids: list[Count] = []
+    document_nats: list[Number] = []
+    document_targets: list[Count] = []
 
 
-ROWS: dict[str, Any] = {"train": LossRow, "validation": LossRow, "curve": CurveRow}
+ROWS: dict[str, type[Row]] = {"train": LossRow, "validation": LossRow, "curve": CurveRow}
 """Kind of a row -> its type."""
 
 
-class DataOfRun(TypedDict, total=False):
+class DataOfRun(BaseModel):
     """What is read of the section ``data``."""
 
-    corpus: str
-    context: Count
+    corpus: str = ""
+    context: Count = 0
 
 
-class TrainingOfRun(TypedDict, total=False):
+class TrainingOfRun(BaseModel):
     """What is read of the section ``training``."""
 
-    evaluation_tokens: Count
-    schedule: str
-    warmup_steps: Number
-    trunk: str | None
+    evaluation_tokens: Count = 0
+    schedule: str = ""
+    warmup_steps: Number = 0
+    trunk: str | None = None
 
 
-class ModelOfRun(TypedDict, total=False):
+class ModelOfRun(BaseModel):
     """What is read of the section ``model``."""
 
-    size: str | None
-    family: str | None
-    pretrained: str | None
-    layers: Count | None
-    width: Count | None
-    heads: Count | None
+    size: str | None = None
+    family: str | None = None
+    pretrained: str | None = None
+    layers: Count | None = None
+    width: Count | None = None
+    heads: Count | None = None
 
 
-class RecipeOfRun(TypedDict, total=False):
-    """What is read of a resolved recipe without the code that trains it."""
+class RecipeOfRun(BaseModel):
+    """What is read of a resolved recipe, which a person may have changed, without the code that trains it."""
 
-    name: str
-    seed: int
-    data: DataOfRun
-    model: ModelOfRun
-    objective: dict[str, Any] | str
-    training: TrainingOfRun
-
-
-class Trunk(TypedDict):
-    """The run from which another one branched off, and what its steps cost."""
-
-    path: str
-    step: Count
-    tokens: Count
-    flops: Number
-    seconds: Number
-
-
-class CorpusOfRun(TypedDict):
-    """The corpus that a run was trained on: the last part of its path, and its content hash."""
-
-    path: str
-    fingerprint: str
-
-
-class RunSummary(TypedDict):
-    """The keys of ``summary.json``; sections of ``data`` and objectives add their own."""
-
-    name: str
-    seed: int
-    objective: str
-    parameters: Count
-    trained_parameters: Count
-    context: Count
-    steps: Count
-    tokens: Count
-    input_tokens: Count
-    target_tokens: Count
-    flops: Number
-    seconds: Number
-    precision: str
-    tokens_per_second: Number | None
-    validation_loss: float | None
-    validation_examples: NotRequired[int | None]
-    corpus: CorpusOfRun
-    fingerprints: dict[str, str]
-    trunk: NotRequired[Trunk]
+    name: str = ""
+    seed: Annotated[int, Strict()] = 0
+    data: DataOfRun = DataOfRun()
+    model: ModelOfRun = ModelOfRun()
+    objective: dict[str, Any] | str = ""
+    training: TrainingOfRun = TrainingOfRun()
 
 
 class RunFolder(Viewed):
@@ -220,7 +178,7 @@ class RunFolder(Viewed):
     def finished(self) -> bool:
         """Whether the run has a summary that is intact: the last step of a run writes it."""
         try:
-            read_sealed_json(self.summary_file, "the run's summary", RunSummary)
+            read_sealed_json(self.summary_file, "the run's summary")
         except DataError:
             return False
         return True
@@ -236,21 +194,24 @@ class RunFolder(Viewed):
         if not self.exists:
             raise self.unfinished()
         values = read_yaml(self.recipe_file)
-        check_schema(values, json_schema(RecipeOfRun), self.recipe_file, "the recipe of the run")
+        try:
+            matching(RecipeOfRun, values)
+        except ValueError as error:
+            raise DataError(f"the recipe of the run {self.recipe_file} is damaged: {error}") from None
         return values
 
     def environment(self) -> Environment:
         """Hardware and versions with which the run was begun; empty if they were not written."""
         if not self.environment_file.exists():
             return {}
-        return read_json(self.environment_file, "the environment of the run", Environment)
+        return cast(Environment, read_sealed_json(self.environment_file, "the environment of the run"))
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
         if not self.summary_file.exists():
             raise self.unfinished()
         try:
-            return read_sealed_json(self.summary_file, "the run's summary", RunSummary)
+            return read_sealed_json(self.summary_file, "the run's summary")
         except DataError as error:
             raise CheckpointError(f"{error}; run the command that started it again") from None
 
@@ -259,7 +220,7 @@ class RunFolder(Viewed):
         if not self.exists:
             return CheckpointError(f"there is no run at {self.path}")
         if self.divergence_file.exists():
-            reason = read_json(self.divergence_file, "the reason", dict[str, str]).get("reason")
+            reason = read_sealed_json(self.divergence_file, "the reason")["reason"]
             return CheckpointError(f"the run {self.path} diverged and has no model: {reason}")
         return CheckpointError(f"the run {self.path} is not finished; run the command that started it again")
 
@@ -308,9 +269,12 @@ class RunFolder(Viewed):
                     damaged[number] = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
                 continue
             own = row.get("kind", "") if isinstance(row, dict) else ""
-            if why := mismatch(row, json_schema(ROWS.get(own, Row) if isinstance(own, str) else Row)):
-                damaged[number] = why
-            elif kind in (None, own):
+            try:
+                matching(ROWS.get(own, Row) if isinstance(own, str) else Row, row)
+            except ValueError as error:
+                damaged[number] = str(error)
+                continue
+            if kind in (None, own):
                 rows[number] = row
         return rows, damaged
 

@@ -15,8 +15,6 @@ from contextwise.base.gguf import gguf_file
 from contextwise.base.pretrained import refuse_missing, refuse_unreachable
 from contextwise.base.progress import Terminal, document_printed
 from contextwise.base.recipes import shipped_recipes
-from contextwise.base.schemas import named_schema
-from contextwise.evaluation.kernel import measures
 
 ON_HUB = "may be on the Hub"
 """Marks an argument that :func:`refusing_absent` looks at."""
@@ -35,33 +33,8 @@ Corpus = Annotated[
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
 AsJson = Annotated[bool, Option("--json", help="Print everything as JSON.")]
-
-
-class Prints:
-    """What an option ``--json`` prints: one of these types.
-
-    ``MODULE:NAME`` is a class, ``MODULE:NAME[]`` a list of them, and the name of a measure its summary.
-    """
-
-    def __init__(self, *types: str) -> None:
-        self.types = types
-
-    def schema(self) -> dict[str, Any]:
-        """The JSON Schema."""
-        known = measures()
-        schemas = [known[each].summary_schema() if each in known else named_schema(each) for each in self.types]
-        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-
-
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")]
 Label = Annotated[str | None, Option(help="Which evaluation (CORPUS-SPLIT), where the runs have several.")]
-
-
-def prints_of(function: Callable[..., Any]) -> Prints | None:
-    """What a verb prints with ``--json``; None if it has no such option."""
-    parameter = inspect.signature(function, eval_str=True).parameters.get("as_json")
-    parts = () if parameter is None else getattr(parameter.annotation, "__metadata__", ())
-    return next((each for each in parts if isinstance(each, Prints)), None)
 
 
 def set_option(help: str, **more: Any) -> Any:

@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -11,17 +11,7 @@ from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds
 from contextwise.base.runs import RunFolder
-from contextwise.cli.common import (
-    AsJson,
-    Label,
-    Prints,
-    refuse_absent,
-    set_option,
-    show,
-    show_json,
-    show_line,
-    show_values,
-)
+from contextwise.cli.common import AsJson, Label, refuse_absent, set_option, show, show_json, show_line, show_values
 from contextwise.experiments.recipe_kinds import check_trial
 
 if TYPE_CHECKING:
@@ -82,14 +72,7 @@ def trial(
     false_discoveries: Annotated[
         float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
     ] = 0.1,
-    as_json: Annotated[
-        AsJson,
-        Prints(
-            "contextwise.experiments.trial.result:TrialResult",
-            "contextwise.experiments.trial.result:TrialPlan",
-            "contextwise.comparison.discoveries:TriedChange[]",
-        ),
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decide whether one way to train beats another on a text at equal compute.
 
@@ -193,9 +176,7 @@ def compare(
             "--curves", help="Compare context curves: average, best-context loss, lowest bin. So are folders of curves."
         ),
     ] = False,
-    as_json: Annotated[
-        AsJson, Prints("contextwise.comparison.result:Comparison", "contextwise.comparison.curves:ComparedCurve[]")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs on the same documents: their losses, or their context curves.
 
@@ -240,12 +221,6 @@ PAGED = listed([*_PAGED], "or")
 HAVING = " nor ".join(f"{name} (it has no {file})" for name, file in _PAGED.items())
 
 
-class ReportJson(TypedDict):
-    """The files that ``report`` wrote, the page first."""
-
-    files: list[Path]
-
-
 def report(
     runs: Annotated[
         list[Path],
@@ -259,11 +234,7 @@ def report(
     csv: Annotated[
         Path | None, Option(help=f"Of {PAGED}: also write the table behind every figure into this folder.")
     ] = None,
-    as_json: Annotated[
-        bool,
-        Option("--json", help="Print the paths of the files as JSON."),
-        Prints("contextwise.cli.decide:ReportJson"),
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the paths of the files as JSON.")] = False,
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
 
@@ -324,6 +295,6 @@ def report(
 def _show_files(files: list[Path], as_json: bool) -> None:
     """Print the paths of written files, one a line."""
     if as_json:
-        show_json(ReportJson(files=files))
+        show_json({"files": files})
     else:
         print(*files, sep="\n")

@@ -8,7 +8,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive
-from contextwise.cli.common import AsJson, Prints, show, show_json, show_line, show_values
+from contextwise.cli.common import AsJson, show, show_json, show_line, show_values
 
 PANEL = "Decide"
 
@@ -47,7 +47,7 @@ def decide(
             help="From two seeds or more, of both arms or of the reference alone: how many seeds and how much text it takes.",
         ),
     ] = False,
-    as_json: Annotated[AsJson, Prints("contextwise.decisions:Decision", "contextwise.decisions.power:Plan")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decide from the losses of any training script whether one way to train beats another.
 

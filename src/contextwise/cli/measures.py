@@ -25,11 +25,9 @@ from contextwise.cli.common import (
     Model,
     Out,
     Overwrite,
-    Prints,
     Split,
     SummaryAsJson,
     parameter,
-    prints_of,
     show,
     show_json,
     show_line,
@@ -91,8 +89,7 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
     parameters += [options[name] for name, info in fields.items() if not info.is_required()]
     common = COMMON | {"dtype": (Dtype, measure.default_dtype)}
     parameters += [*further, *(parameter(name, *pair) for name, pair in common.items())]
-    prints = prints_of(show) or Prints(measure.name)
-    parameters.append(parameter("as_json", Annotated[SummaryAsJson, prints], False))
+    parameters.append(parameter("as_json", SummaryAsJson, False))
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     paragraphs = (inspect.getdoc(measure) or "").split("\n\n")

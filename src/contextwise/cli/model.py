@@ -9,7 +9,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, not_installed
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Model, Prints, show, show_json, show_line
+from contextwise.cli.common import ON_HUB, AsJson, Model, show, show_json, show_line
 
 
 def parameters(
@@ -21,7 +21,7 @@ def parameters(
         ),
         ON_HUB,
     ],
-    as_json: Annotated[AsJson, Prints("contextwise.training.parameters:Module[]")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Report where a model's parameters are, and which of them are trained.
 
@@ -48,10 +48,7 @@ def parameters(
     show(Table("", columns, rows))
 
 
-def verify(
-    run: Annotated[Path, Argument(help="A run, finished or stopped.")],
-    as_json: Annotated[AsJson, Prints("contextwise.training.verify:Check[]")] = False,
-) -> None:
+def verify(run: Annotated[Path, Argument(help="A run, finished or stopped.")], as_json: AsJson = False) -> None:
     """Check that a run's files are intact and that its newest checkpoint continues as the run did.
 
     All hashes are compared, and the steps after the checkpoint are taken again:

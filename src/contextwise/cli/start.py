@@ -15,11 +15,10 @@ from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, did_you_mean
 from contextwise.base.estimates import counted, listed
 from contextwise.base.lazy import object_named
-from contextwise.base.machine import own_version
 from contextwise.base.progress import console, say
 from contextwise.base.recipes import Shipped, recipe_kinds, shipped_recipes
 from contextwise.base.tables import Column, Table
-from contextwise.cli.common import AsJson, Prints, Split, prints_of, show, show_json, show_line
+from contextwise.cli.common import AsJson, Split, show, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -42,11 +41,7 @@ def demo(
     quick: Annotated[bool, Option("--quick", help="A smaller corpus and fewer steps: minutes.")] = False,
     out: Annotated[Path | None, Option(help="Folder for corpus and trial.", show_default="runs/demo")] = None,
     seed: Annotated[int, Option(min=0, max=999_990, help="The first seed.")] = 0,
-    as_json: Annotated[
-        bool,
-        Option("--json", help="Print the trial's result as JSON."),
-        Prints("contextwise.experiments.trial.result:TrialResult"),
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the trial's result as JSON.")] = False,
 ) -> None:
     """Measure how much context a known model uses; then decide on real text whether rotary positions help a small GPT-2.
 
@@ -134,7 +129,7 @@ def prepare(
         ),
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace the corpus at --out.")] = False,
-    as_json: Annotated[AsJson, Prints("contextwise.data.prepare:PrepareJson")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
     from contextwise.data import Corpus, prepare_corpus
@@ -217,9 +212,7 @@ def corpus(
         ),
     ] = None,
     text_field: Annotated[str, Option(help="Field of a source in --overlap that holds the text.")] = "text",
-    as_json: Annotated[
-        AsJson, Prints("contextwise.data.document_lengths:LengthsJson", "contextwise.data.near_copies:Overlap[]")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Report how long the documents of a corpus are, and how much training context they can reward.
 
@@ -334,11 +327,10 @@ def recipes(
         str | None,
         Option(
             metavar="KIND",
-            help=f"Print the JSON Schema of a file ({listed([*FILES], 'or')}), with which editors complete and check it, or "
-            "of what a command prints: 'evaluate --json'.",
+            help=f"Print the JSON Schema of a file ({listed([*FILES], 'or')}), with which editors complete and check it.",
         ),
     ] = None,
-    as_json: Annotated[AsJson, Prints("contextwise.base.recipes:Shipped[]")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the recipes that come with the package, or print one to be changed.
 
@@ -347,7 +339,10 @@ def recipes(
     if schema is not None:
         if name is not None:
             raise ConfigError("--schema prints a schema alone; leave the recipe out")
-        show_json(schema_of(schema) if schema in FILES else printed_schema(schema))
+        if schema not in FILES:
+            others = f"it may be {listed([*FILES], 'or')}"
+            raise ConfigError(f"--schema is {schema!r}, which has none; {did_you_mean(schema, [*FILES], others)}")
+        show_json(schema_of(schema))
         return
     found = shipped_recipes(name or "")
     if not found:
@@ -369,20 +364,6 @@ def recipes(
                 show(f"  {each.name}", Padding(each.about, (0, 0, 0, 4), expand=False))
         if any(each.name.endswith("-paper") for each in found):
             show("\n" + SIZES)
-
-
-def printed_schema(command: str) -> dict[str, Any]:
-    """The JSON Schema of what a command prints, such as ``evaluate --json``; a :class:`ConfigError` if it prints none."""
-    from contextwise.cli.commands import verbs
-
-    prints = {f"{typed} --json": prints_of(function) for typed, (_, function) in verbs().items()}
-    kind = prints.get(command)
-    if kind is None:
-        known = [*FILES, *filter(prints.get, prints)]
-        others = f"it may be {', '.join(FILES)}, or a command that ends with --json"
-        raise ConfigError(f"--schema is {command!r}, which has none; {did_you_mean(command, known, others)}")
-    identity = command.removesuffix(" --json").replace(" ", ".")
-    return {"$schema": DRAFT, "$id": f"urn:contextwise:{own_version()}:{identity}", **kind.schema()}
 
 
 def schema_of(kind: str) -> dict[str, Any]:

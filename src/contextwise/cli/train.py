@@ -13,9 +13,8 @@ from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder, measured_on
-from contextwise.base.schemas import built
 from contextwise.base.stopping import first_process
-from contextwise.cli.common import Prints, set_option, show_json, show_line
+from contextwise.cli.common import set_option, show_json, show_line
 
 if TYPE_CHECKING:
     from contextwise.training import Recipe
@@ -46,9 +45,7 @@ def train(
         bool, Option("--dry-run", help="Measure time and memory on a few steps, and report them; write no run.")
     ] = False,
     as_json: Annotated[
-        bool,
-        Option("--json", help="Print the run's folder and summary as JSON; with --dry-run: the report."),
-        Prints("contextwise.training.export:RunJson", "contextwise.training.dry_run:DryRunJson"),
+        bool, Option("--json", help="Print the run's folder and summary as JSON; with --dry-run: the report.")
     ] = False,
 ) -> None:
     """Train the model of a recipe; run the same command again to resume.
@@ -125,7 +122,7 @@ def _check_files(recipe: "Recipe") -> None:
 def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     """Measure the first steps of a run, and print what it takes; the recipes in ``folder`` may be those it builds on."""
     from contextwise.experiments.cost import cost_of
-    from contextwise.training.dry_run import DryRunJson, dry_run
+    from contextwise.training.dry_run import dry_run
     from contextwise.training.parameters import recipe_modules
     from contextwise.training.recipe import few_steps
 
@@ -135,9 +132,21 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        values = {name: getattr(recipe, name) for name in ("folder", "tokens_per_step", "learning_rate")}
-        values |= {"parts": parts, "warmup_steps": settings.warmup(recipe.total_steps)}
-        show_json(built(DryRunJson, vars(settings) | vars(cost) | vars(taken) | values))
+        run = {
+            "name": recipe.name,
+            "folder": recipe.folder,
+            "parameters": cost.parameters,
+            "parts": parts,
+            "tokens": cost.tokens,
+            "steps": cost.steps,
+            "tokens_per_step": recipe.tokens_per_step,
+            "flops": cost.flops,
+            "optimizer": settings.optimizer,
+            "learning_rate": recipe.learning_rate,
+            "schedule": settings.schedule,
+            "warmup_steps": settings.warmup(recipe.total_steps),
+        }
+        show_json(vars(taken) | run)
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
     threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""

@@ -1,14 +1,14 @@
 """Verbs of use: ``contextwise generate`` and ``export``."""
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from typer import Argument, Option
 
 from contextwise.base.files import check_new
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.cli.common import AsJson, Model, Prints, refuse_absent, show_json
+from contextwise.cli.common import AsJson, Model, refuse_absent, show_json
 from contextwise.evaluation.kernel import Subject
 
 PANEL = "Use"
@@ -25,21 +25,6 @@ Greedy = Annotated[bool, Option("--greedy", help="Always take the likeliest toke
 NumSamples = Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")]
 SavedDtype = Annotated[str, Option(help="Of the weights: float32, bfloat16, float16; auto: as saved.")]
 TextsAsJson = Annotated[bool, Option("--json", help="Print the new texts as JSON, all at the end.")]
-
-
-class GenerateJson(TypedDict):
-    """Continuations of a prompt."""
-
-    prompt: str
-    texts: list[str]
-
-
-class ExportJson(TypedDict):
-    """A folder that ``export`` wrote, and the names of its files."""
-
-    path: Path
-    standalone: bool
-    files: list[str]
 
 
 def generate(
@@ -61,7 +46,7 @@ def generate(
         ),
     ] = None,
     dtype: SavedDtype = "auto",
-    as_json: Annotated[TextsAsJson, Prints("contextwise.cli.use:GenerateJson")] = False,
+    as_json: TextsAsJson = False,
 ) -> None:
     """Continue a prompt with a model.
 
@@ -115,7 +100,7 @@ def generate(
         contexts=given,
     )
     if as_json:
-        show_json(GenerateJson(prompt=prompt, texts=texts))
+        show_json({"prompt": prompt, "texts": texts})
 
 
 def export(
@@ -129,7 +114,7 @@ def export(
             "where Contextwise is not installed.",
         ),
     ] = False,
-    as_json: Annotated[AsJson, Prints("contextwise.cli.use:ExportJson")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a model into a new folder, with the model card of its run, ready to be shared."""
     refuse_absent(model)
@@ -141,6 +126,7 @@ def export(
     card = model_card(run, standalone) if run.finished else None
     export_model_folder(model, out, standalone, card)
     if as_json:
-        show_json(ExportJson(path=out, standalone=standalone, files=sorted(file.name for file in out.iterdir())))
+        files = sorted(file.name for file in out.iterdir())
+        show_json({"path": out, "standalone": standalone, "files": files})
     else:
         say(f"{out}")

@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from contextwise.base.errors import CheckpointError, ConfigError, Problem
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import read_json
-from contextwise.comparison.decided import RESULT, Comparison
+from contextwise.base.files import read_sealed_json
+from contextwise.comparison.decided import RESULT
 from contextwise.comparison.sequential import Decision, discoveries
 
 
@@ -33,12 +33,6 @@ class TriedChange:
     kept: bool
 
 
-class Compared(TypedDict):
-    """What the results of trials and decisions have in common."""
-
-    comparisons: list[Comparison]
-
-
 def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
     """The comparisons of all trials in a folder, those with the most evidence first; one with the same numbers counts once.
 
@@ -56,7 +50,7 @@ def tried_changes(folder: Path, rate: float = 0.1) -> list[TriedChange]:
         raise CheckpointError(f"{folder} holds no trial or decision that was looked at; give the folder of several")
     rows, seen = [], []
     for file in files:
-        result = read_json(file, "the result of a trial or decision", Compared, "make it again")
+        result = read_sealed_json(file, "the result of a trial or decision", "make it again")
         for comparison in result["comparisons"]:
             if comparison["looks"] not in seen:
                 seen.append(comparison["looks"])

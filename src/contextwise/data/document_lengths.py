@@ -6,12 +6,12 @@ at that position (context scaling, Section 1): the remainder of a longer window 
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextwise.base.errors import DataError
-from contextwise.data.corpus.corpus import Corpus, LostJson
+from contextwise.data.corpus.corpus import Corpus
 
 if TYPE_CHECKING:
     from contextwise.data.windows import Documents
@@ -142,24 +142,11 @@ def short_documents_note(documents: "Documents", context: int) -> str | None:
     )
 
 
-class LengthsJson(TypedDict):
-    """The document lengths of a corpus as JSON; ``lost`` is null where the corpus does not know which text its tokens hold."""
+def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:
+    """The document lengths of a corpus, and whether it rewards these training contexts.
 
-    corpus: str
-    split: str
-    documents: int
-    tokens: int
-    quantiles: dict[str, int]
-    bins: list[LengthBin]
-    contexts: list[Reward]
-    longest_rewarded_context: int | None
-    least_share: float
-    note: str | None
-    lost: LostJson | None
-
-
-def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> LengthsJson:
-    """The document lengths of a corpus, and whether it rewards these training contexts."""
+    ``lost`` is null where the corpus does not know which text its tokens hold.
+    """
     return {
         "corpus": str(corpus.path),
         "split": corpus.split,

@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
@@ -25,7 +25,7 @@ from contextwise.base.files import atomic_directory, check_nothing_else, exclusi
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import console, progress_bar, say_once
 from contextwise.data.corpus import Corpus
-from contextwise.data.corpus.corpus import MANIFEST, SplitJson, is_corpus, lost_note, read_manifest, write_manifest
+from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
 from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
@@ -37,7 +37,7 @@ from contextwise.data.documents import (
     read_ahead,
     read_splits,
 )
-from contextwise.data.near_copies import NearCopies, Overlap, beginning
+from contextwise.data.near_copies import NearCopies, beginning
 from contextwise.data.sources import open_source, source_digest, source_path
 from contextwise.data.tokenizers import (
     CorpusTokenizer,
@@ -49,25 +49,6 @@ from contextwise.data.tokenizers import (
 
 EXAMPLES = 5
 """Near-copies that the manifest shows."""
-
-
-class PrepareJson(TypedDict):
-    """A prepared corpus, with what its manifest says; ``fingerprint`` is that of the split in which it is opened.
-
-    ``deduplicated`` is what --deduplicate left out; ``overlaps`` are of held-out splits with the training documents, where
-    these are few enough to be compared.
-    """
-
-    path: Path
-    fingerprint: str
-    tokenizer: dict[str, Any]
-    dtype: str
-    splits: dict[str, SplitJson]
-    skipped: dict[str, int]
-    deduplicated: NotRequired[dict[str, Any]]
-    overlaps: list[Overlap]
-    columns_as_json: list[str]
-    seconds: float
 
 
 @checked

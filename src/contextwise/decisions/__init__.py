@@ -12,14 +12,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from contextwise.base.config import checked, plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, counted, listed
-from contextwise.base.files import exclusive, read_json, write_json
+from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
 from contextwise.comparison.sequential import decide as decided_by
@@ -30,17 +30,6 @@ LOOKED = "looked.json"
 MARGIN = 0.01
 LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
 SEEDS_ALONE = "by the means of the runs"
-
-
-class Looked(TypedDict):
-    """``looked.json`` of a decision: its question, and what was looked at.
-
-    ``runs``: arm -> seed -> digest, in the order of the looks; ``looks``: arm -> the number of its pairs at each look.
-    """
-
-    question: dict[str, Any]
-    runs: dict[str, dict[int, str]]
-    looks: dict[str, list[int]]
 
 
 @dataclass(frozen=True, repr=False)
@@ -197,7 +186,7 @@ def _same_losses(losses: Losses, arm: str, reference: str) -> bool:
 def is_newest(decision: Decision) -> bool:
     """Whether no other process has looked again since this decision was written to its folder."""
     assert decision.path is not None
-    return read_json(decision.path / RESULT, "the decision") == json.loads(json.dumps(as_json(decision)))
+    return read_sealed_json(decision.path / RESULT, "the decision") == json.loads(json.dumps(as_json(decision)))
 
 
 def _alone(comparison: Comparison) -> str:
@@ -244,7 +233,7 @@ def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, l
 
 def _kept(folder: Path) -> dict[str, Any]:
     """What a decision keeps of its looks."""
-    return read_json(folder / LOOKED, "what was looked at", Looked, "begin the decision in another folder")
+    return read_sealed_json(folder / LOOKED, "what was looked at", "begin the decision in another folder")
 
 
 def _compared(
@@ -313,8 +302,8 @@ def _keep(
         pairs = map(str, _pairs(losses, arm, decision.reference, looked))
         runs[arm] = {seed: digests[seed] for seed in dict.fromkeys([*pairs, *digests])}
     counts = counts | {each.arm: sorted({*counts.get(each.arm, []), *each.looked}) for each in decision.comparisons}
-    write_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
-    write_json(folder / RESULT, as_json(decision), "the decision")
+    write_sealed_json(folder / LOOKED, {"question": question, "runs": runs, "looks": counts}, "what was looked at")
+    write_sealed_json(folder / RESULT, as_json(decision), "the decision")
 
 
 def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[str, str]]) -> None:

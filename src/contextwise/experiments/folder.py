@@ -13,10 +13,10 @@ import yaml
 
 from contextwise.base.config import Model, read_yaml, validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.files import PARTIAL, atomic_write, read_json, write_json
+from contextwise.base.files import PARTIAL, atomic_write, read_sealed_json, write_sealed_json
 from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
-from contextwise.base.schemas import Count, Number, OneOrMore, built
+from contextwise.base.schemas import built
 
 State = Literal["finished", "unfinished", "failed", "missing"]
 
@@ -35,14 +35,14 @@ class PlannedRun:
 
     id: str
     size: str
-    parameters: Count
-    context: Count
-    tokens: OneOrMore
-    steps: OneOrMore
+    parameters: int
+    context: int
+    tokens: int
+    steps: int
     seed: int
-    learning_rate: Number
-    flops: Number
-    trunk_tokens: Count = 0
+    learning_rate: float
+    flops: float
+    trunk_tokens: int = 0
 
     @property
     def own_flops(self) -> float:
@@ -55,7 +55,7 @@ class Failure:
     """Why a run failed, and how often it was tried."""
 
     reason: str
-    attempts: Count
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class Question:
         """The settings in the folder."""
         return validate(form, read_yaml(self.settings_file), f"the {self.kind} {self.path}")
 
-    def plan(self, form: Any) -> Any:
-        """The plan, of this type."""
+    def plan(self) -> dict[str, Any]:
+        """The plan."""
         mend = f"begin the {self.kind} in another folder"
-        return read_json(self.path / self.PLAN, f"the {self.kind}'s plan", form, mend)
+        return read_sealed_json(self.path / self.PLAN, f"the {self.kind}'s plan", mend)
 
     def write(self, settings: dict[str, Any], plan: dict[str, Any]) -> None:
         """Write the plan, then the settings."""
-        write_json(self.path / self.PLAN, plan, f"the {self.kind}'s plan")
+        write_sealed_json(self.path / self.PLAN, plan, f"the {self.kind}'s plan")
         text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
         atomic_write(self.settings_file, text, f"the {self.kind}")
 
@@ -188,13 +188,13 @@ class RunSetFolder:
     def failure(self, run: str) -> Failure | None:
         """Why a run failed; None if it did not."""
         file = self.path / "failures" / f"{run}.json"
-        return built(Failure, read_json(file, "a run's failure", Failure)) if file.exists() else None
+        return built(Failure, read_sealed_json(file, "a run's failure")) if file.exists() else None
 
     def note_failure(self, run: str, reason: str) -> None:
         """Record that a run failed, and count its attempts."""
         before = self.failure(run)
         failure = Failure(reason, before.attempts + 1 if before else 1)
-        write_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
+        write_sealed_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
 
     def clear_failure(self, run: str) -> None:
         (self.path / "failures" / f"{run}.json").unlink(missing_ok=True)

@@ -6,12 +6,11 @@ processes, so that a run can resume with another number of processes, sharded or
 """
 
 import contextlib
-import itertools
 import math
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -31,7 +30,6 @@ from contextwise.base.files import read_json
 from contextwise.base.hashes import damage
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.base.schemas import Number, OneOrMore, json_schema, mismatch
 from contextwise.base.undisturbed import RandomState
 from contextwise.training.metrics import MetricsState
 
@@ -45,7 +43,7 @@ WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 class ParameterGroup(TypedDict):
     """What a checkpoint keeps of a group of the optimizer; its other settings are those of the recipe."""
 
-    lr: Number
+    lr: float
     params: list[str]
 
 
@@ -53,13 +51,13 @@ class CheckpointState(TypedDict):
     """``state.json`` of a checkpoint."""
 
     format: Literal[1]
-    step: OneOrMore
-    metrics: MetricsState
+    step: int
+    metrics: dict[str, Any]  # a MetricsState
     fingerprints: dict[str, str]
     recipe: dict[str, Any]
-    optimizer_groups: Annotated[list[ParameterGroup], ("minItems", 1)]
+    optimizer_groups: list[ParameterGroup]
     evaluation_pending: bool
-    random: Annotated[list[RandomState], ("minItems", 1)]
+    random: list[RandomState]
     """Of each process."""
 
 
@@ -124,22 +122,23 @@ def read_state(folder: Path) -> CheckpointState:
     state = read_json(folder / STATE, "the checkpoint")
     trainer = read_json(folder / TRAINER_STATE_NAME, "the checkpoint")
     with of_this_version(folder):
-        if why := mismatch(state, json_schema(CheckpointState)) or mismatch(trainer, _trainer_schema()):
-            raise ValueError(why)
-        known = {name for kind in (CheckpointState, MetricsState, RandomState) for name in kind.__annotations__}
-        if unknown := {*state, *state["metrics"], *itertools.chain(*state["random"])} - known:
-            raise ValueError(f"it has {', '.join(sorted(unknown))}")
+        _check_names("it", state, CheckpointState)
+        _check_names("metrics", state["metrics"], MetricsState)
+        for each in state["random"]:
+            _check_names("random", each, RandomState)
         if state["step"] != trainer["global_step"]:
             raise ValueError(f"it is of step {state['step']}, and its trainer of step {trainer['global_step']}")
         TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
     return state
 
 
-def _trainer_schema() -> dict[str, Any]:
-    """The JSON Schema of the state of transformers' trainer; callbacks are written in another form than they are annotated."""
-    schema = json_schema(TrainerState)
-    callbacks = {"stateful_callbacks": {"type": "object"}}
-    return schema | {"properties": schema["properties"] | callbacks}
+def _check_names(what: str, values: dict[str, Any], kind: type) -> None:
+    """Raise a ValueError if values have other names than the annotations of a class, or lack some."""
+    known = {name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())}
+    if lacking := known - values.keys():
+        raise ValueError(f"{what} has no {min(lacking)}")
+    if unknown := values.keys() - known:
+        raise ValueError(f"{what} has {', '.join(sorted(unknown))}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import contextlib
 import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -58,24 +57,6 @@ class DryRun:
     start_bytes: int  # memory before the model
     free_bytes: int  # available on the machine or the GPU
     notes: dict[str, str] = field(default_factory=dict)  # of sections of data and of the objective, by name
-
-
-@dataclass(frozen=True, kw_only=True)
-class DryRunJson(DryRun):
-    """What a run is, what it costs and what it takes; ``parts``: parameters of each part of the model."""
-
-    name: str
-    folder: Path
-    parameters: int
-    parts: dict[str, int]
-    tokens: int
-    steps: int
-    tokens_per_step: int
-    flops: float
-    optimizer: str
-    learning_rate: float
-    schedule: str
-    warmup_steps: int
 
 
 @without_launch_settings()

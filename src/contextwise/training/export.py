@@ -15,7 +15,7 @@ from contextwise.base.files import atomic_directory
 from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import without_bars
-from contextwise.base.runs import RunFolder, RunSummary, measured_on
+from contextwise.base.runs import RunFolder, measured_on
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.prefix import prompt_form
@@ -26,12 +26,6 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import COST
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
-
-
-class RunJson(RunSummary):
-    """A finished run: its folder, and its summary."""
-
-    folder: str
 
 
 def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torch.Tensor]) -> None:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from contextwise.base.errors import DivergedError
-from contextwise.base.schemas import Count, Number
 
 # Dense bf16 matrix throughput, FLOP/s, from the manufacturers' datasheets (half of what they print for sparse matrices); for
 # model FLOPs utilization. The first name in a GPU's own counts: "H100" alone is the SXM module ("NVIDIA H100 80GB HBM3"). A
@@ -34,24 +33,24 @@ COST = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
 class Sums:
     """Sums over the steps since the last row."""
 
-    steps: Count = 0
-    seconds: Number = 0.0
-    loss: Number = 0.0
-    targets: Count = 0
-    parts: dict[str, Number] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    loss: float = 0.0
+    targets: int = 0
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
 class MetricsState:
     """What a checkpoint keeps of the metrics."""
 
-    steps: Count = 0
-    seconds: Number = 0.0
-    input_tokens: Count = 0  # so far, without padding, including those of an encoder-decoder's decoder
-    target_tokens: Count = 0
+    steps: int = 0
+    seconds: float = 0.0
+    input_tokens: int = 0  # so far, without padding, including those of an encoder-decoder's decoder
+    target_tokens: int = 0
     trunk: dict[str, Any] | None = None  # from which this run branched off: path, step, tokens, FLOPs and seconds
     since: Sums = field(default_factory=Sums)  # sums since the last row
-    norm: Number = 0.0  # of the newest gradient
+    norm: float = 0.0  # of the newest gradient
 
 
 @dataclass(kw_only=True)

@@ -24,7 +24,7 @@ from contextwise.base.errors import (
     one_line,
 )
 from contextwise.base.estimates import count
-from contextwise.base.files import atomic_write, remove_leftovers, write_json
+from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_json
 from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
@@ -168,7 +168,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             stack.enter_context(run.locked())
             run.write_recipe(recipe.resolved())
             if not run.environment_file.exists():
-                write_json(run.environment_file, describe_environment(), "the environment")
+                write_sealed_json(run.environment_file, describe_environment(), "the environment")
             variant = getattr(recipe.model, "variant", None)
             if variant is not None:
                 code = known_code(variant.sha256, variant.file)
@@ -182,7 +182,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             yield
         except DivergedError as error:
             if processes.is_main_process:
-                write_json(run.divergence_file, {"reason": str(error)}, "the reason")
+                write_sealed_json(run.divergence_file, {"reason": str(error)}, "the reason")
             raise
 
 
@@ -219,7 +219,7 @@ def _find_checkpoint(
         anew = checkpoint is None or source is not run
         run.renew_recipe(recipe.resolved(), anew)
         if anew:
-            write_json(run.environment_file, describe_environment(), "the environment")
+            write_sealed_json(run.environment_file, describe_environment(), "the environment")
         run.rewind_metrics(step, source, validated)
         return checkpoint
 

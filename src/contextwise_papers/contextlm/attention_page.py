@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -81,32 +81,15 @@ def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) ->
     return plots if len(means) > 1 else plots[:1]
 
 
-class ModelJson(TypedDict):
-    """What tokens and chunks receive from one model."""
-
-    model: str
-    name: str
-    token_received: list[float]
-    chunk_received: list[float]
-
-
-class NumbersJson(TypedDict):
-    """The numbers of a text, of each token and of each chunk."""
-
-    tokens: list[str]
-    chunk_size: int
-    models: list[ModelJson]
-
-
-def numbers(reading: Reading) -> NumbersJson:
+def numbers(reading: Reading) -> dict[str, Any]:
     """The numbers of the text and of each token, for programs."""
     models = [
-        ModelJson(
-            model=model.source,
-            name=model.name,
-            token_received=as_json(model.received()),
-            chunk_received=as_json(reading.chunk_sums(model.received())),
-        )
+        {
+            "model": model.source,
+            "name": model.name,
+            "token_received": as_json(model.received()),
+            "chunk_received": as_json(reading.chunk_sums(model.received())),
+        }
         for model in reading.models
     ]
     return {"tokens": reading.pieces, "chunk_size": reading.chunk_size, "models": models}

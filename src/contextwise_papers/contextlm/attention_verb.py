@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.cli.common import ON_HUB, Device, Dtype, Prints, show_line, show_values
+from contextwise.cli.common import ON_HUB, Device, Dtype, show_line, show_values
 
 
 def attention(
@@ -28,11 +28,7 @@ def attention(
         bool, Option("--start/--no-start", help="The token that begins a document before the text, as in training.")
     ] = True,
     out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
-    as_json: Annotated[
-        bool,
-        Option("--json", help="Print the numbers as JSON, not a table."),
-        Prints("contextwise_papers.contextlm.attention_page:NumbersJson"),
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON, not a table.")] = False,
     dtype: Dtype = "auto",
     device: Device = "auto",
 ) -> None:

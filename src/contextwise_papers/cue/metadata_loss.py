@@ -24,7 +24,6 @@ class MetadataLoss(Loss):
     """
 
     name = "evaluate-metadata"
-    numbers = "contextwise_papers.cue.metadata_scores:MetadataTotalsJson"
     version = 1
     compared = (*Loss.compared, "metadata")
 

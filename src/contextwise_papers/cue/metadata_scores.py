@@ -2,16 +2,7 @@
 
 import numpy as np
 
-from contextwise.base.estimates import Estimate
-from contextwise.evaluation.scoring.scores import Scores, TotalsJson
-
-
-class MetadataTotalsJson(TotalsJson):
-    """Totals, with the share of the scored tokens with their document's metadata in view, and the loss of these."""
-
-    metadata_cut: int
-    conditioned_share: float
-    conditioned_loss: Estimate
+from contextwise.evaluation.scoring.scores import Scores
 
 
 def behind(scores: Scores, tokens_D: np.ndarray) -> Scores:

@@ -1,18 +1,14 @@
 """The verb ``contextwise measure entropy``: a measurement, its analysis and its page."""
 
 import sys
-from typing import Annotated
 
 from contextwise.base.progress import say
-from contextwise.cli.common import Prints, show_line, show_values
+from contextwise.cli.common import show_line, show_values
 from contextwise.cli.measures import verb
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, EntropyResult
 
 
-def show_analysis(
-    result: EntropyResult,
-    as_json: Annotated[bool, Prints("contextwise_papers.intrinsic_entropy.analysis:IntrinsicEntropy")],
-) -> None:
+def show_analysis(result: EntropyResult, as_json: bool) -> None:
     """Print losses, entropies, dimensions and the document's claims, and write the page."""
     from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
     from contextwise_papers.intrinsic_entropy.page import terminal_report, write_entropy_page

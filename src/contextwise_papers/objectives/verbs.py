@@ -1,13 +1,13 @@
 """The verbs ``contextwise model embed`` and ``fill``."""
 
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
-from contextwise.cli.common import AsJson, Device, Dtype, Model, Prints, show_json
+from contextwise.cli.common import AsJson, Device, Dtype, Model, show_json
 from contextwise.cli.use import (
     BETWEEN,
     Greedy,
@@ -22,22 +22,6 @@ from contextwise.cli.use import (
 )
 
 Vectors = Annotated[Path, Option(help="The NumPy file (.npy) to write.")]
-
-
-class VectorsJson(TypedDict):
-    """The vectors in a NumPy file: float32, (vectors, width)."""
-
-    path: Path
-    vectors: int
-    width: int
-
-
-class FillJson(TypedDict):
-    """Middles between ``prefix`` and ``suffix``."""
-
-    prefix: str | None
-    suffix: str | None
-    texts: list[str]
 
 
 def embed(
@@ -60,7 +44,7 @@ def embed(
     ] = None,
     dtype: Dtype = "auto",
     device: Device = "auto",
-    as_json: Annotated[AsJson, Prints("contextwise_papers.objectives.verbs:VectorsJson")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Turn each text of a file into a vector; row i of the NumPy file is the vector of line i.
 
@@ -129,7 +113,7 @@ def report_vectors(out: Path, shape: tuple[int, ...], what: str, as_json: bool) 
     rows, width = shape
     say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
     if as_json:
-        show_json(VectorsJson(path=out, vectors=rows, width=width))
+        show_json({"path": out, "vectors": rows, "width": width})
 
 
 def fill(
@@ -147,7 +131,7 @@ def fill(
     greedy: Greedy = False,
     num_samples: NumSamples = 1,
     dtype: SavedDtype = "auto",
-    as_json: Annotated[TextsAsJson, Prints("contextwise_papers.objectives.verbs:FillJson")] = False,
+    as_json: TextsAsJson = False,
 ) -> None:
     """Fill the hole between --prefix and --suffix; one of them may be left out.
 
@@ -178,7 +162,7 @@ def fill(
         say(note)
     texts = infiller.texts(prompt, sampling, num_samples)
     if as_json:
-        show_json(FillJson(prefix=prefix, suffix=suffix, texts=list(texts)))
+        show_json({"prefix": prefix, "suffix": suffix, "texts": list(texts)})
         return
     for number, text in enumerate(texts):
         if number:

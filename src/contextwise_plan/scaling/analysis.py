@@ -9,7 +9,7 @@ Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
@@ -152,25 +152,6 @@ def ensemble_estimate(
     return Estimate(float(value), *limits, n=len(samples), method=method, confidence=confidence)
 
 
-class LawJson(TypedDict):
-    """:class:`Analysis` as JSON: the forms with their errors of ln L, and every measured point with its residual."""
-
-    form: str
-    formula: str
-    confidence: float
-    resamples: int
-    points: int
-    left_out: int
-    runs: int
-    sizes: dict[str, float]
-    contexts: list[float]
-    exponent: Preference | None
-    parameters: dict[str, Estimate]
-    at_bounds: list[str]
-    forms: list[dict[str, Any]]
-    residuals: list[dict[str, Any]]
-
-
 class Analysis:
     """A sweep's law: the forms are compared, one is chosen and fitted with an ensemble of ``resamples`` laws.
 
@@ -220,7 +201,7 @@ class Analysis:
         held = (self.law.theta <= low) | (self.law.theta >= high)
         return {parameter.name for parameter, at in zip(self.chosen.form.parameters, held, strict=True) if at}
 
-    def to_dict(self) -> LawJson:
+    def to_dict(self) -> dict[str, Any]:
         """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
         observed = self.observed
         return {

@@ -17,16 +17,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import counted
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.runs import comparable, differing_keys
-from contextwise.base.schemas import Count, built, json_schema, mismatch
+from contextwise.base.schemas import Count, Number, matching
 from contextwise.data import Corpus
 from contextwise.experiments.grid import size_name
 from contextwise.training.hyperparameters import in_steps
@@ -233,31 +234,31 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
             )
 
 
-class DocumentsOfContext(TypedDict):
+class DocumentsOfContext(BaseModel):
     """The held-out documents of a training context, and their targets."""
 
     ids: list[Count]
     targets: list[Count]
 
 
-class SharedRecipe(TypedDict):
+class SharedRecipe(BaseModel):
     """What the recipes of all runs share."""
 
     data: dict[str, Any]
     training: dict[str, Any]
 
 
-class SweepTable(TypedDict):
+class SweepTable(BaseModel):
     """What :func:`write_table` writes."""
 
     name: str
     recipe: SharedRecipe
     corpus_sha256: str
-    median_document: float | None
+    median_document: Number | None
     models: dict[str, dict[str, Any]]
     planned: dict[str, list[Count]]
     constant_rate: bool
-    documents: dict[int, DocumentsOfContext]
+    documents: dict[str, DocumentsOfContext]
     columns: list[str]
     points: list[list[Any]]
     early: list[list[Any]]
@@ -320,8 +321,7 @@ def read_table(path: Path) -> Observations:
     """
     values = read_json(path, TABLE)
     try:
-        if why := mismatch(values, json_schema(SweepTable)):
-            raise ValueError(why)
+        matching(SweepTable, values)
         points, early = ([_point(values, row) for row in values[name]] for name in ("points", "early"))
         if not points:
             raise ValueError("it has no points")
@@ -340,9 +340,7 @@ def _point(values: dict[str, Any], row: list[Any]) -> SweepPoint:
     if documents is None:
         raise ValueError(f"documents lacks the context {known.get('context')}")
     known |= {"document_ids": documents["ids"], "document_targets": documents["targets"]}
-    if why := mismatch(known, json_schema(SweepPoint)):
-        raise ValueError(why)
-    point = built(SweepPoint, {name: tuple(v) if isinstance(v, list) else v for name, v in known.items()})
+    point = matching(SweepPoint, known)
     if len(point.document_nats) not in (0, len(point.document_targets)):
         raise ValueError("document_nats is not of the documents")
     if point.context not in values["planned"].get(point.size, []):

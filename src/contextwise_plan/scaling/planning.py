@@ -5,7 +5,6 @@ law's best, and the loss the law's at both.
 """
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 import numpy as np
 
@@ -51,13 +50,6 @@ class Recommendation:
     context: Estimate
     tokens: Estimate
     loss: Estimate
-
-
-class PlanJson(TypedDict, total=False):
-    """What ``contextwise plan budget`` prints: a plan with its law."""
-
-    plan: "Plan"
-    law: Analysis
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import Curve
 from contextwise.experiments.folder import RunState
 from contextwise_plan.optimum import Landscape
-from contextwise_plan.scaling.observations import TABLE, SweepTable, read_table
+from contextwise_plan.scaling.observations import TABLE, read_table
 from contextwise_plan.sweeps.points import SweepPoint, sweep_points
 from contextwise_plan.sweeps.sweep import Sweep
 
@@ -97,7 +97,7 @@ class SweepData:
 
     def _read_table(self) -> list[SweepPoint]:
         """The points of the table."""
-        observed, about = read_table(self.path), read_json(self.path, TABLE, SweepTable)
+        observed, about = read_table(self.path), read_json(self.path, TABLE)
         self.sizes = dict(zip(observed.sizes, observed.size_parameters.astype(int).tolist(), strict=True))
         self.planned = {size: observed.planned[size] for size in observed.sizes}
         self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]

@@ -7,16 +7,16 @@ decayed, or, at a constant rate, of a smaller run that each measurement along th
 import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
-from contextwise.base.files import check_schema
 from contextwise.base.intervals import NORMAL, plus_minus, ratios
 from contextwise.base.runs import ModelOfRun, RunFolder
-from contextwise.base.schemas import Count, Number, OneOrMore, Positive, json_schema
+from contextwise.base.schemas import Count, Number, OneOrMore, Positive, matching
 from contextwise.experiments.grid import size_name
 from contextwise_plan.sweeps.sweep import Sweep
 
@@ -65,13 +65,13 @@ class SweepPoint:
         return plus_minus(self.loss, half, method="normal")
 
 
-class DataOfPoint(TypedDict):
+class DataOfPoint(BaseModel):
     """What a point has of the section ``data``."""
 
     context: OneOrMore
 
 
-class RecipeOfPoint(TypedDict):
+class RecipeOfPoint(BaseModel):
     """What a point has of the recipe of its run."""
 
     model: ModelOfRun
@@ -95,7 +95,10 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
     """
     run = RunFolder.open(path)
     recipe = run.recipe()
-    check_schema(recipe, json_schema(RecipeOfPoint), run.recipe_file, "the recipe of the run")
+    try:
+        matching(RecipeOfPoint, recipe)
+    except ValueError as error:
+        raise DataError(f"the recipe of the run {run.recipe_file} is damaged: {error}") from None
     constant = recipe.get("training", {}).get("schedule", "constant") == "constant"
     # Without its last row a run would seem to have ended at an earlier one.
     rows = {row["step"]: row for row in run.metrics("curve", whole=ends and not constant)}

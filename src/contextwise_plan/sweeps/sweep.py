@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, misspelt
 from contextwise.base.estimates import counted, listed
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
 FEWEST_CONTEXTS = 4
 """Training contexts that ``plan budget`` needs."""
-
-
-class SweepPlan(TypedDict):
-    """``plan.json`` of a sweep: its runs, and the hashes of their inputs."""
-
-    inputs: dict[str, str]
-    runs: list[PlannedRun]
-
-
-class SweepJson(TypedDict):
-    """The runs of a sweep, what they cost and how far they are, as JSON."""
-
-    path: str
-    flops: float
-    runs: list[RunState]
 
 
 class Sweep(RunSet):
@@ -80,7 +65,7 @@ class Sweep(RunSet):
         if not file.exists():
             hint = "" if Path(path).exists() else misspelt(path)
             raise CheckpointError(f"{path} is not a sweep: it has no {file.name}{hint}")
-        data = Question(Path(path), "sweep").plan(SweepPlan)
+        data = Question(Path(path), "sweep").plan()
         plan = [built(PlannedRun, run) for run in data["runs"]]
         return cls(Path(path), plan, data["inputs"])
 

@@ -97,7 +97,7 @@ def test_values_that_changed_are_refused(tmp_path):
     write_sealed_json(file, {"loss": 1.25})
     assert read_sealed_json(file, "it") == {"loss": 1.25}
     file.write_text(file.read_text().replace("1.25", "1.26"))
-    with pytest.raises(DataError, match="it cannot be used: .*x.json: it has changed since it was written"):
+    with pytest.raises(DataError, match="it .*x.json is damaged: it has changed since it was written"):
         read_sealed_json(file, "it")
 
 

@@ -22,6 +22,7 @@ from contextwise.base import progress
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted, NotFiniteError, TrainingError
 from contextwise.base.estimates import as_json, count
+from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
@@ -626,7 +627,7 @@ def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_f
 
 
 def test_the_plan_takes_the_spread_of_trials_of_the_same_arms(finished, corpus_folder, tmp_path):
-    result = json.loads((finished / "result.json").read_text())
+    result = read_sealed_json(finished / "result.json", "the result")
 
     def beside(name: str, step: float, **changes: Any) -> None:
         """A trial whose differences by seed go up and down by a step."""
@@ -634,7 +635,7 @@ def test_the_plan_takes_the_spread_of_trials_of_the_same_arms(finished, corpus_f
             arm: {"256": [step * (-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]
         }
         (tmp_path / name).mkdir()
-        (tmp_path / name / "result.json").write_text(json.dumps({**result, "losses": losses, **changes}))
+        write_sealed_json(tmp_path / name / "result.json", {**result, "losses": losses, **changes})
 
     other = {"gpt2": {"256": [0.0] * 4}, "slower": {"256": [0.0, 8.0] * 2}}
     beside("other-arms", 0.0, losses=other)
@@ -779,14 +780,14 @@ def test_an_empty_section_is_none(corpus_folder, tmp_path):
 
 @pytest.mark.long
 def test_damaged_files_of_a_trial_are_named(finished, corpus_folder, tmp_path):
-    for file, name in (("seconds.json", "seconds"), ("plan.json", "corpora")):
+    for file, name in (("seconds.json", "seconds"), ("plan.json", "plan")):
         folder = Path(shutil.copytree(finished, tmp_path / name / "three"))
         (folder / file).write_text("{}")
-        with pytest.raises(DataError, match=f"{file} is damaged: it has no {name}"):
+        with pytest.raises(DataError, match=f"{file} is damaged: it has no hash"):
             Trial(three(corpus_folder, folder)).run()
     folder = Path(shutil.copytree(finished, tmp_path / "result" / "three"))
     (folder / "result.json").write_text('{"comparisons": [{}]}')
-    with pytest.raises(DataError, match="result.json is damaged: .* has no arm; make it again"):
+    with pytest.raises(DataError, match="result.json is damaged: it has no hash; make it again"):
         tried_changes(folder.parent)
     Trial(three(corpus_folder, folder)).run()
     assert tried_changes(folder.parent)

@@ -5,6 +5,8 @@ import json
 import pytest
 from benchmarks import answers, harness
 
+from contextwise.base.files import write_sealed_json
+
 ENVIRONMENT = {"gpus": ["A GPU"], "processor": "another"}
 RESULT = {
     "stopped": "seeds",
@@ -29,8 +31,8 @@ RESULT = {
 
 def trial(folder, **changes):
     (folder / "runs/a-s0").mkdir(parents=True)
-    (folder / "runs/a-s0/environment.json").write_text(json.dumps(ENVIRONMENT))
-    (folder / "result.json").write_text(json.dumps(RESULT | changes))
+    write_sealed_json(folder / "runs/a-s0/environment.json", ENVIRONMENT)
+    write_sealed_json(folder / "result.json", RESULT | changes)
     return str(folder)
 
 

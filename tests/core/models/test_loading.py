@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.errors import CheckpointError, DataError
+from contextwise.base.files import write_sealed_json
 from contextwise.base.hashes import seal
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.data.tokenizers import load_tokenizer as corpus_tokenizer
@@ -51,7 +52,7 @@ def test_what_is_no_model_gets_a_clear_error(saved, tmp_path):
     (tmp_path / "empty" / "recipe.yaml").write_text("name: x")
     with pytest.raises(CheckpointError, match="is not finished; run the command"):
         load_model(tmp_path / "empty")
-    (tmp_path / "empty" / "diverged.json").write_text('{"reason": "the loss at step 3 is not a finite number"}')
+    write_sealed_json(tmp_path / "empty" / "diverged.json", {"reason": "the loss at step 3 is not a finite number"})
     with pytest.raises(CheckpointError, match="diverged and has no model: the loss at step 3 is not"):
         load_model(tmp_path / "empty")
     with pytest.raises(CheckpointError, match="has no tokenizer"):

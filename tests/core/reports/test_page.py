@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from contextwise.base.estimates import count, written
-from contextwise.base.files import write_json
+from contextwise.base.files import write_sealed_json
 from contextwise.comparison.comparison import compare
 from contextwise.reports.runs import report_page
 from html_pages import HOSTILE, Page
@@ -61,7 +61,7 @@ def test_text_of_users_is_text(make_run: Callable[..., Any], tmp_path: Path) -> 
         comparison = compare([str(run.path) for run in runs])
         for run in runs:
             if name == "wild":
-                write_json(run.environment_file, {"processor": HOSTILE, "versions": {HOSTILE: HOSTILE}})
+                write_sealed_json(run.environment_file, {"processor": HOSTILE, "versions": {HOSTILE: HOSTILE}})
         title = HOSTILE if name == "wild" else "A"
         report_page(runs, comparison, notes=[title]).write(tmp_path / f"{name}.html")
     one, other = Page(tmp_path / "tame.html"), Page(tmp_path / "wild.html")

@@ -52,7 +52,7 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     message = ". is neither a run (it has no recipe.yaml) nor a sweep (it has no sweep.yaml); give the folder of one"
     contextwise.refused("report .", message)
     (contextwise.folder / "notes.json").write_text("{}")
-    contextwise.refused("report notes.json", "notes.json is no table of a sweep (it has no columns); give a file that")
+    contextwise.refused("report notes.json", "notes.json is no table of a sweep (it has no name); give a file that")
     (contextwise.folder / "t").mkdir()
     (contextwise.folder / "t" / "trial.yaml").write_text("arms: {}")
     contextwise.refused(

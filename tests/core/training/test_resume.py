@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from contextwise.base.errors import DataError, Interrupted
-from contextwise.base.files import write_json
+from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import Recipe, checkpoints, train
@@ -153,7 +153,7 @@ def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_s
     with pytest.raises(Interrupted, match="at step 0 of 3"):
         train(recipe("old", save_every=1))
     run = RunFolder(tmp_path / "run")
-    write_json(run.environment_file, {"processor": "another"}, "the environment")
+    write_sealed_json(run.environment_file, {"processor": "another"}, "the environment")
     stop_at(0)
     train(recipe("new"))
     assert run.recipe() == recipe("new").resolved()

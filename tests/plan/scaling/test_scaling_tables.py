@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from contextwise.base.errors import DataError
+from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise_plan.optimum import Landscape
@@ -44,12 +45,12 @@ def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     folder = write_sweep(tmp_path / "sweep", drawn_points(count=4))
     observed, corpus = read_observations(folder), Corpus.open(corpus_folder)
-    plan = json.loads((folder / "plan.json").read_text())
+    plan = read_sealed_json(folder / "plan.json", "the plan")
     written = []
     for present, fingerprint in ((False, corpus.fingerprint), (True, "0" * 64), (True, corpus.fingerprint)):
         if present and not (tmp_path / "books").exists():
             (tmp_path / "books").symlink_to(corpus_folder)
-        (folder / "plan.json").write_text(json.dumps(plan | {"inputs": {"train": fingerprint}}))
+        write_sealed_json(folder / "plan.json", plan | {"inputs": {"train": fingerprint}})
         write_table(observed, tmp_path / "table.json", folder)
         written.append(json.loads((tmp_path / "table.json").read_text()))
     assert [each["median_document"] for each in written] == [None, None, np.median(corpus.lengths)]
@@ -70,7 +71,7 @@ def test_another_file_is_refused(tmp_path, text):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("tokens", 0, "tokens is 0, but must be 1 or more"),
+        ("tokens", 0, "tokens is 0, but must be at least 1"),
         ("flops", float("inf"), "flops is null, but must be a number"),
         ("loss", True, "loss is true, but must be a number"),
         ("parameters", None, "parameters is null, but must be a whole number"),

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from contextwise.base.files import KeptPath, expanded, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
-from contextwise.base.schemas import Count, parse_json
+from contextwise.base.schemas import parse_json
 from contextwise.data.corpus.stores import OWN_COLUMNS, ArrowStore, BinStore, Store, ZarrStore, open_zarr
 
 if TYPE_CHECKING:
@@ -26,22 +26,6 @@ _FORMAT, _VERSION = "contextwise-corpus", 2
 _AGAIN = "prepare the corpus again, or fetch it again"
 _ZARR_FILES = (".zarray", ".zgroup", "zarr.json")
 _BIN_SPLITS = {"train": "train.bin", "validation": "val.bin", "test": "test.bin"}
-
-
-class LostJson(TypedDict):
-    """Documents whose tokens do not decode to their text, and the bytes of their texts."""
-
-    documents: Count
-    bytes: Count
-
-
-class SplitJson(TypedDict):
-    """The size of a split; ``bytes`` of UTF-8 text."""
-
-    documents: Count
-    tokens: Count
-    bytes: Count
-    lost: LostJson
 
 
 class Corpus:

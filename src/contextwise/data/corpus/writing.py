@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from contextwise.base.files import write_json
-from contextwise.data.corpus.corpus import LostJson
 from contextwise.data.corpus.stores import OWN_COLUMNS, read_stream
 from contextwise.data.documents import CountedDocument
 
@@ -44,7 +43,7 @@ class SplitWriter:
         folder.mkdir(parents=True)
         self.folder, self.dtype = folder, dtype
         self.documents = self.tokens = self.bytes = self.words = 0
-        self.lost: LostJson = {"documents": 0, "bytes": 0}
+        self.lost = {"documents": 0, "bytes": 0}
         self.parts: list[Path] = []
         self.schema: pa.Schema | None = None
         self.part = contextlib.ExitStack()  # the open part

@@ -1,12 +1,11 @@
 """A measure: settings, how a subject is measured with them, and how the summary is shown."""
 
-import functools
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NotRequired, Self, TypedDict, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
 
 from rich.console import RenderableType
 
@@ -16,9 +15,8 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError, Int
 from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import output_folder
 from contextwise.base.hashes import content_digest, content_key
-from contextwise.base.machine import Environment, describe_environment
+from contextwise.base.machine import describe_environment
 from contextwise.base.progress import interruption, say
-from contextwise.base.schemas import Count, Number, json_schema, named_schema
 from contextwise.evaluation.kernel.result import Result, finished, write_result
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
@@ -31,36 +29,6 @@ if TYPE_CHECKING:
 CONTENT = "content"
 InputFile = Annotated[Path, CONTENT]
 """A setting that names a file or folder to read: a result is identified by its content, not its path."""
-
-
-class CorpusJson(TypedDict):
-    """The documents that a result is about."""
-
-    path: str
-    fingerprint: str
-    split: str
-    tokenizer_hash: str | None
-
-
-class SummaryJson(TypedDict):
-    """The keys that the summary of every measure has, beside ``settings`` and its own numbers."""
-
-    measure: str
-    key: str
-    question: str
-    label: str
-    model: str
-    commit: NotRequired[str]
-    name: str
-    run: bool
-    digest: str
-    parameters: Count
-    dtype: str
-    device: str
-    corpus: NotRequired[CorpusJson]
-    confidence: float
-    environment: Environment
-    seconds: Number
 
 
 @dataclass(frozen=True)
@@ -88,7 +56,6 @@ class Measure(Settings):
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
         scored: what a measure of losses scores on its own, in words; losses per token of other things are not compared.
-        filled: settings that :meth:`resolved` gives a value.
         numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
@@ -102,8 +69,6 @@ class Measure(Settings):
     result: ClassVar[type[Result]] = Result
     compared: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[str] = "whole documents"
-    filled: ClassVar[tuple[str, ...]] = ()
-    numbers: ClassVar[str] = ""
     default_dtype: ClassVar[str] = "auto"
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
@@ -136,21 +101,6 @@ class Measure(Settings):
     def remark(cls, summary: dict[str, Any]) -> str:
         """What a reader of many results has to know of how they were measured, in sentences; empty if there is nothing."""
         return ""
-
-    @classmethod
-    @functools.cache
-    def summary_schema(cls) -> dict[str, Any]:
-        """The JSON Schema of a summary."""
-        common, settings = json_schema(SummaryJson), cls.model_json_schema(mode="serialization")
-        settings["required"] = sorted(cls.model_fields)  # as they are written
-        for name in cls.filled:
-            (settings["properties"][name],) = (
-                each for each in settings["properties"][name]["anyOf"] if each != {"type": "null"}
-            )
-        own = named_schema(cls.numbers) if cls.numbers else {}
-        properties = common["properties"] | {"settings": settings} | own.get("properties", {})
-        required = sorted({*common["required"], "settings", *own.get("required", [])})
-        return {**common, "properties": properties, "required": required}
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:

@@ -4,20 +4,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self
 
-from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.estimates import Estimate, counted
-from contextwise.base.files import (
-    KeptPath,
-    atomic_directory,
-    atomic_write,
-    check_nothing_else,
-    check_schema,
-    read_json,
-    write_json,
-)
+from contextwise.base.files import KeptPath, atomic_directory, atomic_write, check_nothing_else, read_json, write_json
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
 from contextwise.base.schemas import parse_json
 from contextwise.base.views import Viewed
@@ -26,16 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUMMARY = "summary.json"
-
-
-class Header(TypedDict):
-    """What the summary of every result has, also of a measure that is not installed."""
-
-    measure: str
-    key: str
-    question: str
-    model: str
-    digest: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,16 +87,12 @@ class Result(Viewed):
 def _summary(path: Path, what: str) -> dict[str, Any]:
     """The summary in the folder of a result; a DataError if it is damaged."""
     _check_unchanged(path, SUMMARY)
-    mend = f"remove {path} and measure again"
-    values = read_json(path / SUMMARY, what, Header, mend)
-    if (kind := plugins.load("measures").get(values["measure"])) is not None:
-        check_schema(values, kind.summary_schema(), path / SUMMARY, what, mend)
-    return values
+    return read_json(path / SUMMARY, what, f"remove {path} and measure again")
 
 
 def _check_unchanged(path: Path, name: str) -> None:
     """Raise a DataError if a file of a result is not what was written."""
-    if (problem := damage(path, required=False, alone=name)) is not None:
+    if (problem := damage(path, alone=name)) is not None:
         raise DataError(f"the result {path} is damaged: {problem}; remove it and measure again")
 
 

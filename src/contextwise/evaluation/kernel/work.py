@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
-from contextwise.base.files import atomic_write, disk_errors, exclusive, read_json, write_json
+from contextwise.base.files import atomic_write, disk_errors, exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.progress import interruption
 from contextwise.base.schemas import parse_json
 
@@ -25,13 +25,6 @@ WHAT = "the unfinished work"
 SECONDS_BETWEEN_SAVES = 30.0
 OWN_KEY = itemgetter("key")
 Row = dict[str, Any]
-
-
-class Asked(TypedDict):
-    """The question of unfinished work."""
-
-    key: str
-    settings: NotRequired[dict[str, Any]]
 
 
 class Journal:
@@ -121,7 +114,7 @@ class Work:
         if self.empty:
             return
         try:
-            stored = read_json(self.path / QUESTION, WHAT, Asked)
+            stored = read_sealed_json(self.path / QUESTION, WHAT)
         except DataError:
             stored = {}
         if stored.get("key") == self.key:
@@ -137,7 +130,7 @@ class Work:
 
     def _start(self) -> None:
         if not (self.path / QUESTION).exists():
-            write_json(self.path / QUESTION, {"key": self.key, **self.question}, WHAT)
+            write_sealed_json(self.path / QUESTION, {"key": self.key, **self.question}, WHAT)
 
     @property
     def empty(self) -> bool:

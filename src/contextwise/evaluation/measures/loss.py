@@ -59,10 +59,8 @@ class Loss(Measure):
     """
 
     name = "evaluate"
-    numbers = "contextwise.evaluation.scoring.scores:TotalsJson"
     version = 5
     result = Evaluation
-    filled: ClassVar[tuple[str, ...]] = ("context", "stride")
     compared: ClassVar[tuple[str, ...]] = ("context", "stride", "full_windows")
 
     context: int | None = Field(

@@ -13,14 +13,13 @@ Legend of shapes: N targets in the corpus.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from contextwise.base.estimates import Estimate, EstimateJson, exponential
 from contextwise.base.intervals import ratios
-from contextwise.base.schemas import Count
 from contextwise.evaluation.kernel.result import column_or_none
 
 if TYPE_CHECKING:
@@ -84,29 +83,11 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
     )
 
 
-class TotalsJson(TypedDict):
-    """Counts and losses of scored documents, with intervals over documents; null where words or bytes are not known.
-
-    Figures per word and byte leave out the ``lost_texts``: documents whose tokens do not decode to their text; null if unknown.
-    """
-
-    first_token_scored: bool
-    documents: Count
-    lost_texts: Count | None
-    tokens: Count
-    bytes: Count | None
-    words: Count | None
-    loss: Estimate
-    perplexity: Estimate
-    word_perplexity: Estimate | None
-    byte_perplexity: Estimate | None
-    bits_per_byte: Estimate | None
-
-
 def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
 
-    Measures of words or bytes are of the documents where these are known, and None where their sum is zero.
+    Measures of words or bytes are of the documents where these are known, and None where their sum is zero. They leave out the
+    ``lost_texts``: documents whose tokens do not decode to their text; None if unknown.
     """
     nats = documents["nats"].to_numpy()
     sums: dict[str, int | None] = {}

@@ -2,7 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from contextwise.base.errors import DataError, one_line
 from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, listed
 from contextwise.base.intervals import effective_number
 from contextwise.base.progress import say
-from contextwise.base.schemas import Count, Number
 from contextwise.comparison.decided import HeldOut
 from contextwise.data import Corpus
 from contextwise.data.near_copies import copied_documents, copied_length
@@ -27,24 +26,6 @@ MANY_TOKENS = 20_000_000
 """Training tokens with which held-out documents are compared without a message."""
 
 
-class NearCopies(TypedDict):
-    """The near-copies among the first documents, by number, and the training text that they were compared with."""
-
-    text: str
-    documents: Count
-    shares: dict[int, Number]
-
-
-class PlanOfTrial(TypedDict):
-    """``plan.json`` of a trial: seconds of a step of each arm, and the content of all that the runs start from."""
-
-    step_seconds: dict[str, Number]
-    near_copies: NearCopies
-    corpora: list[str]
-    scored: dict[str, str]
-    inputs: dict[str, dict[str, str]]
-
-
 class HeldOutOfTrial(HeldOut):
     """The held-out documents of the decision.
 
@@ -53,7 +34,7 @@ class HeldOutOfTrial(HeldOut):
     ``near_copies_left_out`` says whether they decide nothing.
     """
 
-    decided: list[Count]
+    decided: list[int]
     effective_documents: float
     near_copies: dict[str, float]
     near_copies_left_out: bool
@@ -109,7 +90,7 @@ class ScoredDocuments:
 
         They are read from the trial's plan where it has compared the same texts.
         """
-        if self._folder.exists and (plan := self._folder.plan(PlanOfTrial))["corpora"] == self._fingerprints:
+        if self._folder.exists and (plan := self._folder.plan())["corpora"] == self._fingerprints:
             known = plan["near_copies"]
             if all(known[name] == value for name, value in self._compared.items()):
                 return {int(number): share for number, share in known["shares"].items()}

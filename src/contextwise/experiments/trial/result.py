@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from contextwise.base.errors import ContextwiseError
 from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, listed
-from contextwise.base.files import read_json
+from contextwise.base.files import read_sealed_json
 from contextwise.base.intervals import within_groups
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, in_short
@@ -222,7 +222,7 @@ def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] |
     known: dict[bool, list[tuple[str, list[list[float]], list[float]]]] = {}
     for file in sorted(path.parent.glob(f"*/{RESULT}")):
         with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
-            result = read_json(file, "a trial's result", TrialResult)
+            result = read_sealed_json(file, "a trial's result")
             losses, base, groups = result["losses"], result["reference"], []
             halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
             for arm, by_budget in losses.items():

@@ -23,7 +23,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
 from contextwise.base.estimates import as_json, duration, listed
-from contextwise.base.files import exclusive, read_json, write_json
+from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.machine import busy
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
@@ -33,7 +33,6 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.documents import PlanOfTrial
 from contextwise.experiments.trial.rates import ChosenRate, RateRow, doubtful_rates
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult, known_spread
 from contextwise.experiments.trial.search import SEARCH_SEED, Search
@@ -113,7 +112,7 @@ class Trial:
         """
         looked, result = 0, dict[str, Any]()
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            result = read_json(self.path / RESULT, "a trial's result", TrialResult)
+            result = read_sealed_json(self.path / RESULT, "a trial's result")
             looked = result["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
@@ -148,7 +147,7 @@ class Trial:
     def _kept_question(self) -> dict[str, Any]:
         """The question of the trial in the folder."""
         kept = self.folder.settings(TrialSettings)
-        plan = self.folder.plan(PlanOfTrial)
+        plan = self.folder.plan()
         return {**kept.question(), **{name: plan[name] for name in ("corpora", "scored", "inputs")}}
 
     def write(self, step_seconds: dict[str, float]) -> None:
@@ -163,7 +162,7 @@ class Trial:
     def lengths(self) -> list[Length]:
         """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
         if (self.path / RESULT).exists() or self._plan_fits():
-            step_seconds = self.folder.plan(PlanOfTrial)["step_seconds"]
+            step_seconds = self.folder.plan()["step_seconds"]
             missing = [name for name in self.settings.arms if name not in step_seconds]
             if not missing:
                 return self.arms.lengths(step_seconds)
@@ -291,7 +290,7 @@ class Trial:
 
     def _report(self, result: TrialResult, on_look: Callable[[TrialResult], None]) -> TrialResult:
         """Write a result, then hand it to ``on_look``."""
-        write_json(self.path / RESULT, as_json(result), "the trial's result")
+        write_sealed_json(self.path / RESULT, as_json(result), "the trial's result")
         on_look(result)
         return result
 
@@ -324,7 +323,7 @@ class Trial:
         for length in chosen:
             run, seed = of_name[self.arms.run_name(length)], self.settings.first_seed + number
             if (folder := RunFolder(run.folder)).diverged:
-                reason = read_json(folder.divergence_file, "the reason")["reason"]
+                reason = read_sealed_json(folder.divergence_file, "the reason")["reason"]
                 self._note_divergence(length.arm, run.folder, seed, reason)
                 continue
             try:

@@ -2,15 +2,8 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, TypedDict
 
-from contextwise.base.files import read_json, write_json
-
-
-class Spent(TypedDict):
-    """Wall time that a trial has taken."""
-
-    seconds: Annotated[float, ("type", "number"), ("minimum", 0)]
+from contextwise.base.files import read_sealed_json, write_sealed_json
 
 
 class WallTime:
@@ -27,8 +20,8 @@ class WallTime:
     def read(self) -> None:
         """Add the time of earlier processes."""
         if self.file.exists():
-            self.before = read_json(self.file, "the time that the trial has taken", Spent)["seconds"]
+            self.before = read_sealed_json(self.file, "the time that the trial has taken")["seconds"]
 
     def write(self) -> None:
         """Keep the time for later processes."""
-        write_json(self.file, {"seconds": round(self.seconds, 3)}, "the time")
+        write_sealed_json(self.file, {"seconds": round(self.seconds, 3)}, "the time")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.files import write_sealed_json
 from contextwise.base.progress import interruption
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
@@ -56,7 +57,7 @@ def test_unfinished_work_beside_its_result_is_removed(corpus, model, tmp_path):
     first = evaluate_model(model, corpus, out=tmp_path / "out")
     left = tmp_path / "out.unfinished"
     left.mkdir()
-    (left / "question.json").write_text(json.dumps({"key": first.summary["key"]}))
+    write_sealed_json(left / "question.json", {"key": first.summary["key"]})
     assert evaluate_model(model, corpus, out=tmp_path / "out").summary == first.summary
     assert not left.exists()
 

@@ -30,7 +30,6 @@ class CausalityCheck(Measure):
     """
 
     name = "causality"
-    numbers = "contextwise.evaluation.measures.causality.effects:Causality"
     on_corpus = False
     result = CausalityResult
     gives_contexts = True

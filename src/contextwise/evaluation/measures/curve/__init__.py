@@ -86,9 +86,7 @@ class Curve(Measure):
 
     name = "curve"
     version = 5
-    numbers = "contextwise.evaluation.measures.curve.readings:CurveJson"
     changes_model = True
-    filled = ("context",)
     result = CurveResult
 
     mode: Literal["bands", "truncated", "running"] = Field(

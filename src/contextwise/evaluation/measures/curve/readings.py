@@ -12,11 +12,11 @@ Legend of shapes: D documents, K bins, R resamples.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate, EstimateJson
+from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Estimate
 from contextwise.base.intervals import (
     Part,
     bootstrap_estimate,
@@ -27,66 +27,9 @@ from contextwise.base.intervals import (
     resampled_ratios,
     student_t,
 )
-from contextwise.base.schemas import Count, Number, OneOrMore
 
 if TYPE_CHECKING:  # which imports torch
     from contextwise.evaluation.measures.curve.passes import CurveSums
-
-
-class BinJson(TypedDict):
-    """The loss of the targets with so many visible tokens."""
-
-    visible_from: OneOrMore
-    visible_to: OneOrMore
-    loss: Number
-    low: float
-    high: float
-    targets: Count
-    minus_longest: float | None
-    minus_longest_low: float | None
-    minus_longest_high: float | None
-
-
-class ReadingJson(EstimateJson):
-    """A loss that is read off a range of visible tokens."""
-
-    value: Number  # type: ignore[misc]
-    visible_from: Count
-    visible_to: Count
-
-
-class EffectiveJson(EstimateJson):
-    """The effective context; null where it is beyond the contexts that were measured."""
-
-    measured_from: float
-    measured_to: float
-    worth: Number
-
-
-class AverageJson(EstimateJson):
-    """The mean loss."""
-
-    value: Number  # type: ignore[misc]
-
-
-class MeasuresJson(TypedDict):
-    """What is read off a curve."""
-
-    lowest_bin: ReadingJson
-    best_context_loss: ReadingJson | None
-    effective_context: EffectiveJson
-    average_loss: AverageJson | None
-
-
-class CurveJson(TypedDict):
-    """A measured curve."""
-
-    trained_context: OneOrMore | None
-    rope_factor: float | None
-    documents: Count
-    targets: Count
-    bins: Annotated[list[BinJson], ("minItems", 1)]
-    measures: MeasuresJson
 
 
 def curve_measures(sums: "CurveSums", worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
