@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
     for folder in options.trials:
         trained = next(iter(sorted(folder.glob("runs/*/environment.json"))), None)
         looked = folder / "result.json"
-        result = read_sealed_json(looked, "the result") if looked.exists() else {"stopped": None}
+        result: dict[str, Any] = read_sealed_json(looked, "the result") if looked.exists() else {"stopped": None}
         if trained is None or not result["stopped"]:
             parser.error(f"the trial {folder} is not finished; run it again")
         environment = read_sealed_json(trained, "the environment")
