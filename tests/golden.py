@@ -93,6 +93,7 @@ def recipes(inputs: Path) -> dict[str, dict[str, Any]]:
         "next-sentence": recipe("next_sentence", {"family": "bert"}, {"corpus": str(inputs / "news")}),
         "spans": recipe("spans", {"family": "t5"}),
         "ul2": recipe("ul2", {"family": "t5"}, {"context": 128}),
+        "contrastive": recipe("contrastive", {"family": "bert"}),
         "metadata": recipe(data={"metadata": {"columns": ["title"], "cooldown": 0.2}}),
         "replay": recipe(data={"replay": {"corpus": str(inputs / "old"), "share": 0.25}}),
         "stages": recipe(data={"context_stages": {16: 0.5}}, curve_every=10),

@@ -74,9 +74,12 @@ def _tiny(values: dict[str, Any], optimizer: str, **changes: Any) -> dict[str, A
     }
     kept |= {"examples_per_step": 8} if by_examples else {"tokens_per_step": 4 * context}
     synthetic = "synthetic" in values["data"]
-    kept |= {} if synthetic else {"micro_batch_tokens": (4 if by_examples else 2) * context}
+    whole = _name(values.get("objective")) == "contrastive"
+    kept |= {} if synthetic or whole else {"micro_batch_tokens": (4 if by_examples else 2) * context}
     kept |= {} if synthetic else {"evaluation_tokens": 8 * context}
     kept |= {"curve_every": 3} if "curve_every" in kept else {}
+    if whole:
+        kept.pop("micro_batch_tokens", None)
     return values | {"training": kept | changes}
 
 

@@ -41,7 +41,7 @@ def test_the_same_to_the_last_digit(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["causal", "contextlm", "multi-token", "prefix", "masked", "spans", "stages", "variant"]
+    "name", ["causal", "contextlm", "multi-token", "prefix", "masked", "spans", "contrastive", "stages", "variant"]
 )
 def test_a_step_compiled_as_one_graph_has_the_losses_of_the_model(name, tmp_path, monkeypatch):
     """As a GPU compiles it: 20 steps with validation, in float32."""

@@ -20,7 +20,7 @@ COMMANDS = "^(evaluate|report again)$"
     [
         (KINDS, 9, 0, False),
         pytest.param(COMMANDS, 4, 0, True, marks=pytest.mark.long),
-        pytest.param("^(cue-proxy|parity|branch|patience) adamw$", 18, 1, False, marks=pytest.mark.long),
+        pytest.param("^(cue-proxy|parity|branch|patience|contrastive) adamw$", 18, 1, False, marks=pytest.mark.long),
         pytest.param("^(prepare|tasks|entropy|decide|export)", 18, 1, True, marks=pytest.mark.long),
         pytest.param("", 800, 2, False, marks=pytest.mark.slow),
         pytest.param("", 200, 2, True, marks=pytest.mark.slow),

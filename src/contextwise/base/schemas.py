@@ -6,11 +6,13 @@ What carries a hash of its content is read as it was written. For other files a 
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
+from contextwise.base.estimates import LARGEST
 from contextwise.base.problems import requirement
 
 T = TypeVar("T")
@@ -25,11 +27,24 @@ OneOrMore = Annotated[int, Strict(), Field(ge=1)]
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON that Contextwise wrote; NaN and infinities, which are no JSON, are null. A ValueError if it is not JSON."""
+    """Parse JSON that Contextwise wrote; NaN and infinities, which are no JSON, are null.
+
+    A ValueError if it is not JSON, or has a number beyond :data:`LARGEST`.
+    """
     try:
-        return json.loads(text, parse_constant=lambda name: None)
+        return json.loads(text, parse_int=_bounded(int), parse_float=_bounded(float), parse_constant=lambda name: None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _bounded(kind: type) -> Any:
+    def number(digits: str) -> Any:
+        value = kind(digits) if len(digits) < 400 else math.inf
+        if abs(value) > LARGEST:
+            raise ValueError(f"the number {digits[:20]}{'…' * (len(digits) > 20)} is too large")
+        return value
+
+    return number
 
 
 def matching(form: type[T], values: Any) -> T:

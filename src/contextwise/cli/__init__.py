@@ -6,7 +6,9 @@ Exit status: 0 done; 2 the input is at fault; 130 stopped by Ctrl-C, 143 by SIGT
 explains is one sentence too, with the path of a file that holds its traceback.
 """
 
+import codecs
 import contextlib
+import errno
 import io
 import json
 import os
@@ -38,6 +40,8 @@ _NO_MEMORY = re.compile(
 
 LOADS = Path("/proc/loadavg")
 """Linux's mean number of processes that want a core, and how many threads do now."""
+PLAINER = {"−": "-", "–": "-", "…": "...", "×": "x", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~", "→": "->", "·": "|"}
+"""Characters that we print -> those for a terminal without them."""
 
 app = typer.Typer(
     cls=LazyCommands,
@@ -47,6 +51,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP_OPTIONS,
 )
+
+
+def _plainer(error: UnicodeError) -> tuple[str, int]:
+    """What is written for characters that a stream cannot encode: plainer ones, or their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    unknown = error.object[error.start : error.end]
+    return "".join(PLAINER.get(each, ascii(each)[1:-1]) for each in unknown), error.end
+
+
+codecs.register_error("plainer", _plainer)
 
 
 def _print_version(wanted: bool) -> None:
@@ -120,9 +135,11 @@ def print_error(error: ContextwiseError | str) -> None:
 def main() -> None:
     """Run the command line and exit."""
     quieten_libraries()
+    if os.environ.get("COLUMNS") == "0":  # of a terminal without a size; rich would print nothing
+        del os.environ["COLUMNS"]
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files need not be text
+            stream.reconfigure(errors="plainer")  # names of files need not be text, and a terminal may know ASCII alone
     try:
         with stopping.Raising():
             status = _status_of_command()
@@ -224,6 +241,8 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
+    if isinstance(error, RuntimeError) and (loop := re.fullmatch("Symlink loop from '(.*)'", str(error), re.DOTALL)):
+        return DataError(f"{loop[1]} cannot be used: {os.strerror(errno.ELOOP)}")  # as later versions of Python say
     return None
 
 

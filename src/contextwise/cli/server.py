@@ -3,13 +3,16 @@
 from functools import partial
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from jinja2 import TemplateError
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cli.serve import Serve
 from transformers.cli.serving import model_manager
+from transformers.cli.serving import server as transformers_server
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.evaluation.generation import allowed_new_tokens
 from contextwise.models import load_model, load_tokenizer
 
@@ -29,7 +32,9 @@ class OneModel(model_manager.ModelManager):
         return [{"id": self.force_model, "object": "model", "created": 0, "owned_by": ""}]
 
     def _load_processor(self, *_: Any, **__: Any) -> Any:
-        return load_tokenizer(self.force_model)
+        tokenizer = load_tokenizer(self.force_model)
+        tokenizer.apply_chat_template = partial(templated, tokenizer.apply_chat_template)  # type: ignore[method-assign]
+        return tokenizer
 
     def _load_model(self, *_: Any, **__: Any) -> PreTrainedModel:
         model: Any = load_model(self.force_model, device=None if self.device == "auto" else self.device)
@@ -37,6 +42,14 @@ class OneModel(model_manager.ModelManager):
             model.generation_config.do_sample = True
         model.generate = partial(generate_within_positions, model, model.generate)
         return model
+
+
+def templated(apply_chat_template: Any, *arguments: Any, **options: Any) -> Any:
+    """The tokens of a chat; status 400 where the tokenizer has no template, or its template refuses the messages."""
+    try:
+        return apply_chat_template(*arguments, **options)
+    except (TypeError, ValueError, TemplateError) as error:
+        raise HTTPException(400, one_line(error)) from None
 
 
 def generate_within_positions(
@@ -53,7 +66,23 @@ def generate_within_positions(
     return generate(input_ids=input_ids, generation_config=generation_config, **options)
 
 
+def answered_server(build: Any, *parts: Any, **options: Any) -> FastAPI:
+    """The application of transformers, with status 400 for a request whose values it cannot read, in place of 500."""
+    application: FastAPI = build(*parts, **options)
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse(
+            {"detail": one_line(f"the request cannot be answered: {type(error).__name__}: {error}")}, 400
+        )
+
+    for kind in (AttributeError, KeyError, TypeError, ValueError):
+        application.add_exception_handler(kind, refused)
+    return application
+
+
 def serve(model: str, device: str, host: str, port: int) -> None:
     """Serve a run, a model's folder or a known model until SIGINT or SIGTERM."""
     model_manager.ModelManager = OneModel  # type: ignore[misc]  # where Serve takes its manager from
+    if not isinstance(transformers_server.build_server, partial):
+        transformers_server.build_server = partial(answered_server, transformers_server.build_server)
     Serve(force_model=model, device=device, host=host, port=port)

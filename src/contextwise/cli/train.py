@@ -97,7 +97,7 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     validated = "" if loss is None else f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
     if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
-    if not summary["target_tokens"]:
+    if not summary["target_tokens"] and not recipe.objective.whole_steps:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
     trained = f"{summary['tokens']:,} tokens in {duration(summary['seconds'])} of training"
     say(f"{recipe.name}: {lost}; {trained}{validated}")

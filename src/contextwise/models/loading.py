@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib
+import json
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ def kind_of(config: PreTrainedConfig) -> Kind:
 
 
 Device = str | torch.device | None
+LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_000}
+"""Largest numbers in a configuration, by a part of their names."""
 GENERATION = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"}
 GENERATION |= {"do_sample", "temperature", "top_k", "top_p"}
 """Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
@@ -54,11 +58,30 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     folder = model_folder(path_or_name)
     refuse_unreachable(folder)
     _register_models()
+    _check_sizes(folder)
     try:
         return from_pretrained(AutoConfig, folder)
     except Exception as error:
         reason = _failure_reason(folder, error)
         raise CheckpointError(f"no configuration could be loaded from {path_or_name}: {reason}") from error
+
+
+def _check_sizes(folder: str) -> None:
+    """Refuse a configuration of a folder with numbers that no model has: building as many layers would take hours."""
+    try:
+        values = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # transformers says why, or reads it from the Hub
+        return
+    pending = [values]
+    while pending:
+        each = pending.pop()
+        for name, value in each.items() if isinstance(each, dict) else ():
+            limit = min((most for part, most in LARGEST.items() if part in name), default=math.inf)
+            least = 0 if name.startswith(("n_", "num_")) else -math.inf  # a layer may be counted from the last one
+            if isinstance(value, int) and not least <= value <= limit:
+                may = f"{limit:,} at most" if value > limit else "0 at least"
+                raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {may}")
+            pending.append(value)
 
 
 def _register_models() -> None:
@@ -220,6 +243,10 @@ def _use_ordinary_outputs(model: PreTrainedModel) -> None:
         if isinstance(part, PreTrainedModel):
             part.config.return_dict = True
     settings = getattr(model, "generation_config", None)
+    for name in (name for name in GENERATION if name.endswith("_token_id")):
+        value = getattr(settings, name, None)
+        if not all(each is None or type(each) is int for each in (value if isinstance(value, list) else [value])):
+            raise CheckpointError(f"the model's generation_config.json sets {name} to {value!r}, which is no token id")
     for name in vars(settings) if settings is not None else ():
         if not name.startswith("_") and name not in (*GENERATION, "transformers_version"):
             setattr(settings, name, None)

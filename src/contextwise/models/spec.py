@@ -18,7 +18,7 @@ Shapes: B rows, T positions, D channels.
 import contextlib
 import copy
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -245,6 +245,7 @@ class DecoderSpec(ModelSpec):
 
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
 _STOCK: dict[str, ModelSpec] = {"decoder": DecoderSpec()}
+_LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
 _REGISTERED: list[str] = []
 _META_MODELS: dict[tuple[type, str], Any] = {}
 
@@ -272,6 +273,11 @@ def register_model(
 def register_kind(kind: Kind, spec: ModelSpec) -> None:
     """Set the specification of the stock models of a kind."""
     _STOCK[kind] = spec
+
+
+def register_losses(tensor: str, losses: Callable[[Any, Batch], Losses]) -> None:
+    """Let ``losses`` compute those of batches with a tensor of this name, for a model of any kind."""
+    _LOSSES[tensor] = losses
 
 
 def register_models() -> None:
@@ -336,7 +342,8 @@ class _NoDraws(TorchFunctionMode):
 
 def pretraining_losses(model: Any, batch: Batch) -> Losses:
     """Compute the losses of a batch (``input_ids``, ``labels``, ...) of an objective; see :meth:`ModelSpec.losses`."""
-    return spec_of(model.config).losses(model, batch)
+    spec = spec_of(model.config)
+    return next((losses for name, losses in _LOSSES.items() if name in batch), spec.losses)(model, batch)
 
 
 def training_flops_per_example(config: PreTrainedConfig, inputs: int, outputs: int = 0, trained: Parts = None) -> float:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
+TRAINED_POOLING = "embedding_pooling"
+"""Attribute of the configuration of a model with trained embeddings: their pooling, which is its default."""
 
 
 @dataclass(frozen=True)

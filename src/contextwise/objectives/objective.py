@@ -17,6 +17,8 @@ Examples are dictionaries of tensors with the same shapes throughout an objectiv
   ``position_ids`` (T,) and ``prefix`` (T,), bool: positions that see each other in both directions;
 - encoder: ``input_ids`` (T,), ``labels`` (T,) in place, and where they apply ``position_ids``, ``token_type_ids``,
   ``attention_mask`` (T,) and ``pair_label`` ();
+- contrastive, of either kind: ``input_ids``, ``labels`` (T,) without any loss, ``attention_mask`` (T,), ``document`` () and
+  ``temperature`` (); items 2 i and 2 i + 1 are the two segments of a pair;
 - encoder-decoder: ``input_ids`` (S,) for the encoder, ``labels`` (U,) for the decoder, not shifted.
 
 A label of -100 means that the position has no loss. ``window`` () is the number of the example in its epoch.
@@ -160,9 +162,11 @@ class Objective(Settings, ABC):
         has_prefix: whether examples for a decoder have positions that see each other in both directions.
         has_pairs: whether examples are pairs of segments with a label, for an encoder's pair head.
         reads_sentences: whether an example is a single sentence, behind end-of-text.
+        whole_steps: whether the loss compares all examples of a step, which then is one forward pass of one process.
         alone: whether the examples are trained without those of other objectives or corpora.
         columns: columns of a corpus that examples are made from, beside the tokens.
         chat_template: that of transformers for a model that was trained on the examples; None if these are no conversations.
+        pooling: how the loss pools the states of a text to its vector; None if it has no vectors of texts.
     """
 
     registered: ClassVar[dict[str, type[Objective]]] = {}
@@ -170,9 +174,11 @@ class Objective(Settings, ABC):
     has_prefix: ClassVar[bool] = False
     has_pairs: ClassVar[bool] = False
     reads_sentences: ClassVar[bool] = False
+    whole_steps: ClassVar[bool] = False
     alone: ClassVar[bool] = False
     columns: ClassVar[Sequence[str]] = ()
     chat_template: ClassVar[str | None] = None
+    pooling: ClassVar[str | None] = None
 
     name: str
 
@@ -249,10 +255,13 @@ class ExampleStream:
 
     Args:
         salt: additional seed numbers, so that several streams of one seed differ.
+        together: so many consecutive examples stay in order; it divides the number of every epoch.
     """
 
-    def __init__(self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = ()) -> None:
-        self.examples, self.seed, self.length, self.salt = examples, seed, length, salt
+    def __init__(
+        self, examples: Examples, seed: int, length: int, salt: tuple[int, ...] = (), together: int = 1
+    ) -> None:
+        self.examples, self.seed, self.length, self.salt, self.together = examples, seed, length, salt, together
         self._ends = [0]  # first item of each epoch, and the item after the last epoch counted so far
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -272,7 +281,8 @@ class ExampleStream:
         if epoch != self._epoch:
             self._epoch = epoch
             numbers = np.random.Generator(np.random.PCG64([self.seed, epoch, *self.salt]))
-            self._order = numbers.permutation(self.examples.count(epoch))
+            groups = numbers.permutation(self.examples.count(epoch) // self.together)
+            self._order = (groups[:, None] * self.together + np.arange(self.together)).ravel()
         return epoch, int(self._order[index - self._ends[epoch]])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:

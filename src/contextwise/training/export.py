@@ -92,15 +92,17 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
     """The validation loss of a finished run with its unit; None if nothing was held out."""
     loss = summary["validation_loss"]
+    unit = "pair" if recipe.objective.whole_steps else recipe.model.loss_unit
     if loss is None:
         return None
-    return f"{loss:.4f} nats per {recipe.model.loss_unit}"
+    return f"{loss:.4f} nats per {unit}"
 
 
 LOADERS = {
     "decoder": ("AutoModelForCausalLM", "text-generation"),
     "encoder": ("AutoModelForMaskedLM", "fill-mask"),
     "encoder-decoder": ("AutoModelForSeq2SeqLM", None),
+    "embeddings": ("AutoModel", "feature-extraction"),
 }
 """Auto class, and the Hub's name of the task, by kind of model."""
 
@@ -114,7 +116,8 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     model, training = recipe.model, recipe.training
     config: Any = load_config(run.path)
     ours = is_ours(type(config).__module__)  # a variant for training alone leaves a stock model
-    loader, task = model.loader or LOADERS[kind_of(config)]
+    embeds = recipe.objective.pooling is not None and not ours
+    loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
     own = model.card(recipe, config)
     data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *own.tags])
     loss, validated = validation_loss(recipe, summary), measured_on(run.recipe(), summary.get("validation_examples"))
@@ -123,6 +126,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         **own.rows,
         "objective": summary.get("objective", "causal"),
         "prompt": "a prefix: its tokens see each other in both directions" if prompt_form(config) else None,
+        "embedding": f"{recipe.objective.pooling} of the last states, compared by its cosine" if embeds else None,
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
         "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",
@@ -144,6 +148,10 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     if prompt_form(config):
         lines.append(
             "# reads prompts causally; as trained: contextwise.models.load_model(folder), or contextwise generate"
+        )
+    if embeds:
+        lines.append(
+            "# a vector of each text: contextwise model embed MODEL texts.txt; a pooler of the class itself is not trained"
         )
     lines += own.lines
     return card_text(data, recipe.name, rows, lines)

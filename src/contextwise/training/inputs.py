@@ -21,6 +21,7 @@ from contextwise.models.loading import load_tokenizer
 from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
+from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe
@@ -78,6 +79,10 @@ class TrainingInputs:
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         forms = [each.prompt_form(vocabulary) for each in recipe.objectives]
         set_prompt_form(config, None if None in forms else forms[0])
+        if recipe.objective.pooling is not None:
+            setattr(config, TRAINED_POOLING, recipe.objective.pooling)
+        elif hasattr(config, TRAINED_POOLING):  # of the model that the run starts from
+            delattr(config, TRAINED_POOLING)
         parts = {name: section.open(recipe, corpus, vocabulary) for name, section in data.sections.items()}
         additions = {name: part for name, part in (parts | {objective.name: opened}).items() if part is not None}
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
@@ -176,6 +181,8 @@ def held_out_examples(recipe: Recipe, held_out: Corpus, objective: Objective, cu
     stream: Any = objective.stream(held_out, cut, VALIDATION_SEED, vocabulary, count)
     if isinstance(stream, ExampleStream | MixtureStream):
         stream.length = stream.distinct
+        if objective.whole_steps and stream.length > (step := recipe.examples_per_step):
+            stream.length -= stream.length % step  # pairs of a smaller batch have fewer negatives
     return stream
 
 

@@ -121,7 +121,7 @@ def _check_attention(recipe: Recipe, model: Any) -> None:
     what = config.source if variant else getattr(recipe.model, "pretrained", f"a model of type {config.model_type!r}")
     singles = [single for each in recipe.objectives for single in each.singles]
     # Segments of pairs are from one document each.
-    packed = {each.has_prefix for each in singles if not each.has_pairs}
+    packed = {each.has_prefix for each in singles if each.pooling is None and not each.has_pairs}
     prefix = next((each for each in singles if each.has_prefix), None)
     if prefix is not None and not reads_prefixes(model):
         raise ConfigError(prefix_problem(prefix, what))

@@ -8,7 +8,6 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from contextwise.base.config import Name, Settings, read_yaml, validate, with_output, with_overrides
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
@@ -26,8 +25,9 @@ def few_steps(steps: Iterable[int]) -> str:
     """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if none is."""
     if not (few := [number for number in steps if number < FEWEST_STEPS]):
         return ""
+    of_runs = f"in {len(few)} runs, down to {min(few)}" if len(few) > 1 else f"({few[0]}) in a run"
     return (
-        f"Fewer than {FEWEST_STEPS} optimizer steps in {counted(len(few), 'run')}, down to {min(few)}. Such losses are those "
+        f"Fewer than {FEWEST_STEPS} optimizer steps {of_runs}. Such losses are those "
         "of the start of training, and a difference may be another one after more steps: take fewer tokens_per_step, or train "
         "on more tokens."
     )
@@ -157,12 +157,33 @@ class Recipe(Settings):
         yield from data.problems(self)
         if not isinstance(data, CorpusData):
             return
+        yield from self._problems_of_whole_steps()
         yield from self.objective.problems(self)
         for section in data.sections.values():
             yield from section.problems(self)
         if data.start_at_documents and name != "causal":
             why = f"does not apply to the objective {name!r}"
             yield Problem(why, "data.start_at_documents", True, "remove it, or set objective: causal")
+
+    def _problems_of_whole_steps(self) -> Iterator[Problem]:
+        """Contradictions of an objective that compares all examples of a step."""
+        singles = [single for each in self.objectives for single in each.singles]
+        name = next((single.name for single in singles if single.whole_steps), None)
+        if name is None:
+            return
+        if len(singles) > 1 or any(section.others for section in self.data.sections.values()):
+            why = (
+                f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
+            )
+            yield Problem(why, fix="train them one after the other, with model.pretrained")
+        least, given = 4 * self.data.context, self.training.evaluation_tokens
+        if 0 < given < least:  # 0: no validation
+            why = f"which is less than two pairs of the objective {name!r}"
+            yield Problem(why, "training.evaluation_tokens", given, f"make it at least {least}")
+        if self.examples_per_step % 2 or self.examples_per_step < 4:
+            unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"
+            fix = f"make it a multiple of {2 * unit}, at least {4 * unit}"
+            yield Problem(f"but the objective {name!r} {why}", "training.tokens_per_step", self.tokens_per_step, fix)
 
     def _problems_of_model(self) -> Iterator[Problem]:
         model = self.model

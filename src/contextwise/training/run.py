@@ -341,9 +341,17 @@ def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * context}"
         )
     default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
-    if recipe.data.one_pass:
+    whole = recipe.objective.whole_steps
+    if whole or recipe.data.one_pass:
         default = recipe.tokens_per_step
     limit = max(1, (recipe.training.micro_batch_tokens or default) // context)
+    if whole and (processes.num_processes > 1 or limit < recipe.examples_per_step):
+        why = f"over {processes.num_processes} processes" if processes.num_processes > 1 else "into micro-batches"
+        raise ConfigError(
+            f"the objective {recipe.objective.name!r} compares all examples of a step, which cannot be divided {why}; "
+            f"train in one process, with training.micro_batch_tokens of at least {recipe.tokens_per_step}, or lower "
+            "training.tokens_per_step"
+        )
     return micro_batch_size(recipe.examples_per_step // processes.num_processes, limit)
 
 

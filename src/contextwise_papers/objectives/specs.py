@@ -1,8 +1,9 @@
-"""Specifications of stock encoders and encoder-decoders.
+"""Specifications of stock encoders and encoder-decoders, and the losses of contrastive pairs.
 
 Shapes: B rows, T positions, D channels.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.losses import IGNORED
+from contextwise.models.loading import kind_of
+from contextwise.models.losses import IGNORED, autocast_dtype, final_hidden_states
 from contextwise.models.masks import as_attention_mask, readable_without_sync, same_document, takes_masks
 from contextwise.models.spec import (
     Batch,
@@ -22,6 +24,7 @@ from contextwise.models.spec import (
     labelled_losses,
     matrix_weights,
     register_kind,
+    register_losses,
 )
 
 
@@ -124,5 +127,39 @@ class EncoderDecoderSpec(ModelSpec):
         return labelled_losses(hidden, targets, model.lm_head, dense=True)
 
 
+def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, temperature_B: Tensor) -> Losses:
+    """InfoNCE of pairs of rows (2 i, 2 i + 1) in a batch, in both directions; see its objective.
+
+    A row is the mean of its states where the mask is 1, scaled to length 1. Rows of a pair's own document are no negatives. A
+    last row without a partner is ignored.
+    """
+    mask = mask_BT.to(torch.float32)[..., None]
+    vectors_BD = nn.functional.normalize((states_BTD.float() * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
+    pairs = len(vectors_BD) // 2
+    a_PD, b_PD = vectors_BD[: 2 * pairs : 2], vectors_BD[1 : 2 * pairs : 2]
+    device = states_BTD.device.type
+    exact = torch.autocast(device, enabled=False) if autocast_dtype(device) else contextlib.nullcontext()
+    with exact:  # bfloat16 does not tell cosines near 1 apart
+        logits_PP = a_PD @ b_PD.T / temperature_B[: 2 * pairs : 2, None]
+    document_P, own_P = document_B[: 2 * pairs : 2], torch.arange(pairs, device=logits_PP.device)
+    same_PP = (document_P[:, None] == document_P) & (own_P[:, None] != own_P)
+    logits_PP = logits_PP.masked_fill(same_PP, float("-inf"))
+    forward = nn.functional.cross_entropy(logits_PP, own_P, reduction="sum")
+    backward = nn.functional.cross_entropy(logits_PP.T, own_P, reduction="sum")
+    return Losses(("pairs",), ((forward + backward) / 2)[None], document_P.new_tensor([pairs]))
+
+
+def pair_losses(model: Any, batch: Batch) -> Losses:
+    """:func:`contrastive_losses` of a batch of segments, by an encoder or a decoder."""
+    ids, real = batch["input_ids"], batch["attention_mask"]
+    if kind_of(model.config) == "encoder":
+        mask = padding_mask(real, ids.shape[1], model)
+        states = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+    else:  # causal: padding on the right changes nothing before it
+        states = final_hidden_states(model, input_ids=ids)
+    return contrastive_losses(states, real, batch["document"], batch["temperature"])
+
+
 register_kind("encoder", EncoderSpec())
 register_kind("encoder-decoder", EncoderDecoderSpec())
+register_losses("temperature", pair_losses)

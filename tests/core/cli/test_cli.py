@@ -363,6 +363,13 @@ def test_a_library_leaves_signals_and_streams_alone(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_terminal_that_knows_ascii_alone_shows_plain_numbers() -> None:
+    assert "−0.05 [−0.1, ±∞] 本…".encode("ascii", "plainer") == rb"-0.05 [-0.1, +-\u221e] \u672c..."
+    assert "−0.05 ±é".encode("latin-1", "plainer") == "-0.05 ±é".encode("latin-1")
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", "plainer")
+
+
 @pytest.mark.long
 def test_a_full_standard_output_is_one_line() -> None:
     for arguments in ("--version", "reproduce --list"):

@@ -49,7 +49,7 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     assert f"validation loss {run.summary()['validation_loss']:.4f} nats per token; 96 tokens in 0 s of" in done
     examples = run.summary()["validation_examples"]
     assert done.endswith(f"; validated on {examples} windows of {run.summary()['context']} tokens")
-    assert "note: Fewer than 100 optimizer steps in 1 run, down to 3." in errors
+    assert "note: Fewer than 100 optimizer steps (3) in a run." in errors
     assert following == "next: contextwise curve 'my run' --corpus corpus"
     status, output, _ = contextwise(f"{following.removeprefix('next: contextwise ')} --limit 4")
     assert status == 0 and "written to my run/evaluation/curve-corpus-validation" in output

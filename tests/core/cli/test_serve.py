@@ -14,13 +14,17 @@ from contextwise.models import load_model
 from measured import make_model
 from small import save_model
 
-CHAT = "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+CHAT = (
+    "{% for message in messages %}{% if message['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+)
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     pytest.importorskip("fastapi", reason="the serve extra is not installed")
     from starlette.testclient import TestClient
+    from transformers.cli.serving.server import build_server
 
     from contextwise.cli import server
 
@@ -31,6 +35,7 @@ def client(tmp_path_factory):
     applications = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("transformers.cli.serving.model_manager.ModelManager", None)  # put back afterwards
+        patched.setattr("transformers.cli.serving.server.build_server", build_server)
         patched.setattr("uvicorn.Server.run", lambda self: applications.append(self.config.app))
         server.serve(str(folder), "cpu", "localhost", 8000)
         with TestClient(applications[0]) as client:
@@ -68,6 +73,34 @@ def test_an_answer_ends_at_the_last_position(client, wanted):
 def test_what_cannot_be_answered_is_told(client, changes, why):
     answer = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2} | changes)
     assert (answer.status_code, why in answer.json()["detail"]) == (400, True), answer.text
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "system", "content": "Be brief."}]])
+def test_messages_that_the_template_refuses_are_told(client, messages):
+    answer = client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 5})
+    assert answer.status_code == 400 and answer.json()["detail"], answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"content": "Hi"}]},
+        {"messages": [{"content": "Hi"}], "stream": True},
+        {},
+        {"messages": None},
+        {"messages": "Hi"},
+        {"messages": ["Hi"]},
+        {"messages": [{"role": "user", "content": 3}]},
+        {"messages": [{"role": "user", "content": [{"text": "Hi"}]}]},
+        {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": "many"},
+        {"messages": [{"role": "user", "content": "Hi"}], "temperature": -1},
+        {"messages": [{"role": "user", "content": "Hi"}], "generation_config": "{"},
+    ],
+)
+def test_bodies_that_cannot_be_read_are_told(client, body):
+    answer = client.post("/v1/chat/completions", json={"max_tokens": 5} | body)
+    assert answer.status_code == 400 and answer.json()["detail"], answer.text
+    complete(client)  # the server goes on
 
 
 def test_chats_and_responses_are_answered(client):

@@ -74,10 +74,20 @@ def test_a_damaged_model_gets_a_clear_error(saved, harm):
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_activation_gets_a_clear_error(saved):
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"n_layer": 10**7}, "sets n_layer to 10000000; it may be 10,000 at most"),
+        ({"n_head": -1}, "sets n_head to -1; it may be 0 at least"),
+        ({"activation_function": "nope"}, "'nope' is not known to transformers"),
+        ({"num_labels": 10**8}, "sets num_labels to 100000000"),
+        ({"backbone_config": {"num_hidden_layers": 10**9}}, "sets num_hidden_layers to 1000000000"),
+    ],
+)
+def test_a_configuration_that_would_take_hours_is_refused(saved, values, why):
     file = saved[1] / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_function": "nope"}))
-    with pytest.raises(CheckpointError, match="'nope' is not known to transformers"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    with pytest.raises(CheckpointError, match=why):
         load_model(saved[1])
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line import Contextwise
+from small import write_rows
 from synthetic_sweep import write_sweep
 
 
@@ -46,6 +47,9 @@ def test_a_run_of_another_trainer_with_one_row_gets_a_page(
     assert contextwise("report", run.path)[0] == 0
     page = (run.path / "report.html").read_text()
     assert "training tokens" in page and "training FLOPs" not in page
+    write_rows(run.metrics_file, (row | {"loss": loss} for loss in (1e308, int("9" * 400))))
+    status, _, errors = contextwise("report", run.path)
+    assert status == 0 and "is read without line 1, 2" in errors.replace("\n", " ")
 
 
 def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Contextwise) -> None:

@@ -18,15 +18,32 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel
 
 FAMILIES = ("gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm")
-LOSSES = CASES | {family: (family, "causal") for family in FAMILIES}
-RESUMED = dict.fromkeys(("lstm", "gpt2_rotary", "gpt_neox", "qwen3"), "causal")
+LOSSES = CASES | {family: (family, "causal") for family in FAMILIES} | {"contrastive": ("bert", "contrastive")}
+LOSSES["contrastive decoder"] = ("llama", {"name": "contrastive", "model": "decoder"})
+RESUMED = {"bert": "contrastive"} | dict.fromkeys(("lstm", "gpt2_rotary", "gpt_neox", "qwen3"), "causal")
 """Families and objectives whose runs no other test resumes; `test_objective_runs.py` has the others."""
 SLOW = ("gpt_neox", "qwen3")
+
+
+def mean_pooled_pairs(states, batch):
+    """InfoNCE of rows 2 i and 2 i + 1, written out over pairs of other documents."""
+    mask = batch["attention_mask"][..., None]
+    vectors = nn.functional.normalize((states.float() * mask).sum(1) / mask.sum(1), dim=-1)
+    total, a, b, documents = 0.0, vectors[::2], vectors[1::2], batch["document"][::2].tolist()
+    for i, document in enumerate(documents):
+        others = [j for j, other in enumerate(documents) if j == i or other != document]
+        for query, keys in ((a[i], b[others]), (b[i], a[others])):
+            logits = (keys * query).sum(-1) / batch["temperature"][0]
+            total = total - logits.log_softmax(-1)[others.index(i)] / 2
+    return total / len(documents)
 
 
 def loss_of_transformers(model, batch):
     """The mean loss of a batch by the model's own forward pass."""
     batch = {name: value for name, value in batch.items() if name not in ("labelled", *NOT_FOR_MODELS)}
+    if "temperature" in batch:
+        states = model.base_model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"])
+        return mean_pooled_pairs(states.last_hidden_state, batch)
     if hasattr(model, "cls") or model.config.is_encoder_decoder:
         if "pair_label" in batch:
             batch["next_sentence_label"] = batch.pop("pair_label")

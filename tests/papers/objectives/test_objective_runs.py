@@ -249,11 +249,12 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(change, words, tmp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_pretrained_models_special_tokens_keep_their_ids(sentences_folder, tmp_path):
+@pytest.mark.parametrize("then", ["contrastive", "next_sentence"])
+def test_a_pretrained_models_special_tokens_keep_their_ids(then, sentences_folder, tmp_path):
     """The row of [CLS] that masked language modeling trained is the row that the next objective reads as [CLS]."""
     first = train(recipe(sentences_folder, tmp_path / "first", "masked", steps=2))
     second = values(str(sentences_folder), str(tmp_path / "second"), "masked", steps=2)
-    second |= {"objective": "next_sentence", "model": {"pretrained": str(first.path)}}
+    second |= {"objective": then, "model": {"pretrained": str(first.path)}}
     inputs = TrainingInputs.open(validate(Recipe, second, "the recipe"))
     before, now = AutoTokenizer.from_pretrained(first.model), inputs.tokenizer
     ids = {token: now.convert_tokens_to_ids(token) for token in before.get_vocab()}

@@ -1,0 +1,128 @@
+"""Contrastive training of embeddings: the neighbouring segment of a document is to be nearer than segments of other documents.
+
+Objectives, Section 6.2.2, names contrastive training as what turns pooled states into semantic embeddings; two neighbouring
+segments of a document are the pair, so no labels are needed (the cropping of Contriever, Izacard et al. 2022, and Lee et al.'s
+inverse cloze task of 2019). The steps:
+
+1. A document of n tokens is divided into the fewest chunks of equal length that two segments can hold. The chunks are the
+   same in every epoch.
+2. In each epoch a chunk is cut at a position drawn uniformly. A is what comes before, B what comes after, both cut to the room
+   in a window at their far ends, so that they stay neighbours.
+3. A segment is one example, between [CLS] and [SEP] for an encoder; A and B of a pair follow each other in every step.
+4. A segment's vector is the mean over its tokens, of length 1. The loss of a pair is -log softmax(cos(A, B) / t) over all B
+   of the step, averaged with the same for A and B exchanged (InfoNCE, van den Oord et al. 2018). Segments of a pair's own
+   document, other than its partner, are left out: they are no negatives.
+
+All pairs of a step are negatives of each other, so a step cannot be split into micro-batches, or among processes: it would be
+another loss. Such a run is refused. ``cross_documents`` and ``separate_documents`` have no effect.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data.documents import check_ids
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, ExampleStream, SingleObjective, generator
+from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise_papers.objectives.masked import CLS, PAD, SEP
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
+
+
+class Contrastive(SingleObjective):
+    """Neighbouring segments of a document against those of other documents in the same step; see the module."""
+
+    name: Literal["contrastive"] = "contrastive"
+    whole_steps: ClassVar[bool] = True
+    pooling: ClassVar[str] = "mean"
+    model: Literal["encoder", "decoder"] = "encoder"
+    temperature: float = Field(default=0.05, ge=0.001, description="divides the cosines; SimCSE's")
+    least: int = Field(default=8, ge=1, description="tokens of a segment at least")
+
+    @property
+    def kind(self) -> Kind:
+        return self.model
+
+    @property
+    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
+        return [CLS, SEP, PAD] if self.model == "encoder" else []
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SegmentExamples:
+        special = vocabulary.ids(self.special_tokens, self.name)
+        room = cut.context - len(special[:2])
+        if room < 2 * self.least:
+            raise ConfigError(
+                f"data.context is {cut.context}, but the objective 'contrastive' needs at least "
+                f"{2 * self.least + len(special[:2])}: twice its setting least, and special tokens"
+            )
+        return SegmentExamples(self, corpus, room, special, seed, vocabulary.size)
+
+    def stream(
+        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int, salt: tuple[int, ...] = ()
+    ) -> ExampleStream:
+        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt, together=2)
+
+
+class SegmentExamples(Examples):
+    """Segments: A of pair i is example 2 i, B is 2 i + 1.
+
+    Attributes:
+        chunks: int64, (pairs, 3): document, first token, and the token after the last.
+    """
+
+    def __init__(
+        self,
+        settings: Contrastive,
+        corpus: Corpus,
+        room: int,
+        special: list[int],
+        seed: int,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.settings, self.corpus, self.room, self.seed, self.vocab_size = settings, corpus, room, seed, vocab_size
+        self.before, self.after = special[:1], special[1:2]
+        self.padding = special[2] if special else 0  # in a decoder no token sees the padding behind it
+        chunks = []
+        for document, tokens in enumerate(np.asarray(corpus.lengths).tolist()):
+            if tokens >= 2 * settings.least:
+                count = -(-tokens // (2 * room))
+                borders = [number * tokens // count for number in range(count + 1)]
+                chunks += [(document, *pair) for pair in itertools.pairwise(borders)]
+        self.chunks = np.array(chunks, dtype=np.int64).reshape(-1, 3)
+        if len(np.unique(self.chunks[:, 0])) < 2:
+            raise DataError(
+                f"the objective 'contrastive' needs two documents of at least {2 * settings.least} tokens, but the split "
+                f"{corpus.split!r} of {corpus.path} has {len(np.unique(self.chunks[:, 0]))}; lower its setting least"
+            )
+
+    def count(self, epoch: int) -> int:
+        return 2 * len(self.chunks)
+
+    def arrays(self, epoch: int, index: int) -> dict[str, Any]:
+        number, side = divmod(index, 2)
+        document, first, last = self.chunks[number].tolist()
+        draw = generator(self.seed, epoch, number, self.settings.name)
+        cut = first + int(draw.integers(self.settings.least, last - first - self.settings.least + 1))
+        first, last = (cut, min(last, cut + self.room)) if side else (max(first, cut - self.room), cut)
+        tokens = self.corpus.document(document)[first:last].astype(np.int64)
+        check_ids(tokens, self.vocab_size, self.corpus.path)
+        ids = np.concatenate([self.before, tokens, self.after]).astype(np.int64)
+        context = self.room + len(self.before) + len(self.after)
+        inputs = np.full(context, self.padding, dtype=np.int64)
+        inputs[: len(ids)] = ids
+        return {
+            "input_ids": inputs,
+            "labels": np.full(context, NO_LOSS, dtype=np.int64),
+            "attention_mask": (np.arange(context) < len(ids)).astype(np.int64),
+            "document": document,
+            "temperature": np.float32(self.settings.temperature),
+            "counted": 1 - side,  # a pair is one target
+            "window": index,
+        }
