@@ -637,6 +637,14 @@ def test_the_plan_takes_the_spread_of_trials_of_the_same_arms(finished, corpus_f
         (tmp_path / name).mkdir()
         write_sealed_json(tmp_path / name / "result.json", {**result, "losses": losses, **changes})
 
+    (tmp_path / "decision").mkdir()
+    decided = {
+        "decision": "d",
+        "reference": "gpt2",
+        "losses": {"gpt2": {"0": 2.5}, "slower": {"0": 2.6}},
+        "comparisons": [],
+    }
+    write_sealed_json(tmp_path / "decision" / "result.json", decided)
     other = {"gpt2": {"256": [0.0] * 4}, "slower": {"256": [0.0, 8.0] * 2}}
     beside("other-arms", 0.0, losses=other)
     assert Trial(three(corpus_folder, tmp_path / "new")).plan().deviation is None

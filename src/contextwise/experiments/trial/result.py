@@ -221,8 +221,10 @@ def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] |
     """
     known: dict[bool, list[tuple[str, list[list[float]], list[float]]]] = {}
     for file in sorted(path.parent.glob(f"*/{RESULT}")):
-        with contextlib.suppress(ContextwiseError, KeyError):  # of a decision, or damaged
+        with contextlib.suppress(ContextwiseError, KeyError):  # damaged, or without a budget of an arm
             result = read_sealed_json(file, "a trial's result")
+            if "lengths" not in result:
+                continue  # of a decision
             losses, base, groups = result["losses"], result["reference"], []
             halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
             for arm, by_budget in losses.items():
