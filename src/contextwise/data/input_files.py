@@ -109,6 +109,19 @@ def json_entries(path: Path) -> Iterator[tuple[str, bytes]]:
                 yield f"{path}:{number}", content
 
 
+def json_object(content: bytes, where: str, wanted: str) -> dict[str, Any]:
+    """The object of a JSON text at ``where``; a :class:`DataError` that ends in "give ``wanted``" if it is none."""
+    try:
+        value = parse_json(content)
+    except ValueError as error:
+        raise DataError(f"{where} {error}; give {wanted}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is not a JSON object; give {wanted}")
+    if has_half_a_pair(value, content):
+        raise DataError(f"{where} {HALF_A_PAIR}; fix it there")
+    return value
+
+
 def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
 
@@ -121,12 +134,7 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
     try:
         with readable(path):
             for where, content in json_entries(path):
-                value = parse_json(content)
-                if not isinstance(value, dict):
-                    raise DataError(f"{where} is not a JSON object; give {wanted}")
-                if has_half_a_pair(value, content):
-                    raise DataError(f"{where} {HALF_A_PAIR}; fix it there")
-                yield where, value
+                yield where, json_object(content, where, wanted)
                 where = str(path)
     except ValueError as error:
         raise DataError(f"{where} {error}; give {wanted}") from None

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, did_you_mean
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
-from contextwise.data.input_files import HALF_A_PAIR, has_half_a_pair, parse_json, readable, unpacked
+from contextwise.data.input_files import json_object, readable, unpacked
 from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
 from contextwise_papers.cue.english import as_english
@@ -147,23 +147,10 @@ def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, t
     types = trained_types(model.config)
     if not types:
         raise ConfigError(f"contexts is given, but {source} takes no contexts; leave it out")
-    texts = context_texts(_read_object(file), types, str(file))
-    return encoded_sets(model, source, [texts]).on(model)(np.array([0]))
-
-
-def _read_object(file: Path) -> dict[str, Any]:
-    """The JSON object of a file, which may have several lines."""
     with readable(file), file.open("rb") as raw, unpacked(raw, file) as opened:
-        content = opened.read()
-    try:
-        value = parse_json(content)
-    except ValueError as error:
-        raise DataError(f"{file} {error}; give {SET}") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{file} is not a JSON object; give {SET}")
-    if has_half_a_pair(value, content):
-        raise DataError(f"{file} {HALF_A_PAIR}; fix it there")
-    return value
+        contexts = json_object(opened.read(), str(file), SET)
+    texts = context_texts(contexts, types, str(file))
+    return encoded_sets(model, source, [texts]).on(model)(np.array([0]))
 
 
 def context_texts(contexts: Mapping[str, Any], types: Sequence[str], where: str) -> Texts:

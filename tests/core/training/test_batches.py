@@ -1,4 +1,4 @@
-"""Which process reads which examples of a step."""
+"""Partition of the examples of a step over processes and micro-batches, and the batches that are stacked of them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What several processes of one launch do not share is refused."""
+"""Verbs and runs that work in one process, refused in several."""
 
 from pathlib import Path
 
