@@ -233,6 +233,19 @@ def ended(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(raised.value.code or 0)
 
 
+def test_a_terminal_without_a_width_and_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert ended(monkeypatch, "recipes", "--help") == 0
+    assert "--schema" in capsys.readouterr().out
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert ended(monkeypatch, "report", "/") == 2
+    assert "the current folder was removed" in capsys.readouterr().err
+
+
 AT_HOME: dict[str, Callable[[Path], Any]] = {
     "prepare": lambda home: contextwise.prepare(["~/a.jsonl"], "bytes", "~/corpus", validation=0.5).path,
     "Corpus": lambda home: contextwise.Corpus.open("~/corpus").path,
@@ -316,6 +329,20 @@ def test_a_link_to_itself_is_refused(
     assert ended(monkeypatch, *line.replace("{}", "loop").split()) == 2
     assert "error: " in (errors := capsys.readouterr().err) and "loop" in errors
     assert {each.name for each in tmp_path.iterdir()} == {"losses.jsonl", "text.jsonl", "loop"}
+
+
+def test_pythons_error_for_a_link_to_itself_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Python 3.13 it has no number of the system's."""
+
+    def looped(*_: Any) -> None:
+        raise RuntimeError("Symlink loop from '/runs/loop'")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("contextwise.cli.decide.refuse_absent", looped)
+    assert ended(monkeypatch, "compare", "a", "b") == 2
+    assert capsys.readouterr().err.startswith("error: /runs/loop cannot be used: Too many levels of symbolic links")
 
 
 def test_gits_answer_need_not_be_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,8 @@ def _status_of_command() -> int:
     show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
     document_printed.clear()
     try:
+        if not _has_current_folder():  # torch's libraries would end the process
+            raise ConfigError("the current folder was removed; run the same command again in a folder that exists")
         let_threads_sleep()
         status = app(prog_name="contextwise", standalone_mode=False) or 0  # the status of an Exit
     except SystemExit as end:
@@ -259,6 +261,13 @@ def _of_memory(error: BaseException) -> ConfigError | None:
             )
         cause = cause.__cause__ or cause.__context__
     return None
+
+
+def _has_current_folder() -> bool:
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def unexpected(error: BaseException) -> str:
