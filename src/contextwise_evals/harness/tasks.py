@@ -82,7 +82,7 @@ def load_tasks(names: Sequence[str], include_path: Path | None, lengths: Range |
     for name in names:
         manager = own if name in own.task_index else harness_tasks()
         if name not in manager.task_index:
-            hint = did_you_mean(name, manager.task_index, "`lm_eval ls tasks` names them all")
+            hint = did_you_mean(name, [*own.task_index, *manager.task_index], "`lm_eval ls tasks` names them all")
             raise ConfigError(f"lm-evaluation-harness has no task {name!r}; {hint}")
         try:
             loaded = manager.load([name])["tasks"]

@@ -68,6 +68,7 @@ def test_content_is_that_of_definition_documents_and_examples(tmp_path):
     ("name", "error", "message"),
     [
         ("hellaswig", ConfigError, "did you mean 'hellaswag'"),
+        ("beam", ConfigError, "did you mean 'beams'"),
         ("sampled", ConfigError, r"'sampled' draws its answers at random \(do_sample\), which is not supported"),
         ("beams", ConfigError, "'beams' sets num_beams for generation, which is not supported"),
         ("zzzzzzzzzz", ConfigError, "has no task"),
