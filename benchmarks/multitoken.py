@@ -91,7 +91,7 @@ def weights_read(model: Any) -> tuple[int, int]:
 
 
 def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) -> dict[str, Any]:
-    """Ways of greedy decoding of held-out prompts, one at a time and eight at a time, and the bounds of their ratio.
+    """Ways of greedy decoding of held-out prompts, one at a time, and the bounds of their ratio.
 
     A block outputs 1 + accepted tokens, so speculative decoding is (1 + accepted) / cost times as fast as plain decoding; the
     cost is that of a block in plain steps, as measured. Where reading weights takes all of the time, as in a large model
@@ -110,48 +110,47 @@ def speculation(run: Path, corpus: Path, prompts: int, new: int, rounds: int) ->
     weights = block_weights / plain_weights
     # All texts have the same length: nothing ends them but their length.
     options: dict[str, Any] = {"max_new_tokens": new, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    for rows in (1, 8):
-        batches = [part.to(device) for part in tokens.split(rows)]
-        counts: list[Any] = []
+    batches = [part.to(device) for part in tokens.split(1)]
+    counts: list[Any] = []
 
-        def speculative(batches: list[Any] = batches, counts: list[Any] = counts) -> list[torch.Tensor]:
-            out = []
-            for batch in batches:
-                out.append(model.generate(batch, speculative=True, **options))
-                counts.append(model.last_acceptance)
-            return out
+    def speculative() -> list[torch.Tensor]:
+        out = []
+        for batch in batches:
+            out.append(model.generate(batch, speculative=True, **options))
+            counts.append(model.last_acceptance)
+        return out
 
-        ways = {
-            "transformers": lambda batches=batches: [model.generate(batch, **options) for batch in batches],
-            "recorded": lambda batches=batches: [generate(model, batch, **options) for batch in batches],
-            "speculative": speculative,
-        }
-        texts = {name: way() for name, way in ways.items()}
-        same = all(torch.equal(a, b) for a, b in zip(texts["transformers"], texts["speculative"], strict=True))
-        accepted = sum(each.accepted for each in counts) / sum(each.row_steps for each in counts)
-        blocks = statistics.mean(each.steps for each in counts)
-        timed = {name: synchronised(way) if device == "cuda" else way for name, way in ways.items()}
-        outcome = alternate(timed, rounds, warmup=1)
-        speed = outcome.speed("speculative", "recorded")
-        result[f"rows of {rows}"] = {
-            "same_tokens": same,
-            "accepted_per_step": accepted,
-            "milliseconds_per_token": {name: 1000 * outcome.median(name) / (new * len(batches)) for name in ways},
-            "speed": {name: outcome.speed("speculative", name) for name in ("transformers", "recorded")},
-            "quartiles": {name: outcome.spread("speculative", name) for name in ("transformers", "recorded")},
-            "block_in_plain_steps": new / blocks / speed,
-            "weights_of_a_block_in_plain_steps": weights,
-            "bound_by_weights": (1 + accepted) / weights,
-        }
-        low, high = outcome.spread("speculative", "recorded")
-        against, cost = outcome.speed("speculative", "transformers"), new / blocks / speed
-        print(
-            f"speculative decoding, {run.name}, {rows} at a time: {speed:.2f}x recorded greedy decoding (quartiles "
-            f"{low:.2f}-{high:.2f}), {against:.2f}x transformers' own; same tokens: {same}; {accepted:.2f} proposals accepted "
-            f"a step; {_bounds(cost, model.config.future_tokens)}; by the weights that it reads it costs {weights:.2f}, and "
-            f"{(1 + accepted) / weights:.2f}x is the most",
-            flush=True,
-        )
+    ways = {
+        "transformers": lambda: [model.generate(batch, **options) for batch in batches],
+        "recorded": lambda: [generate(model, batch, **options) for batch in batches],
+        "speculative": speculative,
+    }
+    texts = {name: way() for name, way in ways.items()}
+    same = all(torch.equal(a, b) for a, b in zip(texts["transformers"], texts["speculative"], strict=True))
+    accepted = sum(each.accepted for each in counts) / sum(each.steps for each in counts)
+    blocks = statistics.mean(each.steps for each in counts)
+    timed = {name: synchronised(way) if device == "cuda" else way for name, way in ways.items()}
+    outcome = alternate(timed, rounds, warmup=1)
+    speed = outcome.speed("speculative", "recorded")
+    result["rows of 1"] = {
+        "same_tokens": same,
+        "accepted_per_step": accepted,
+        "milliseconds_per_token": {name: 1000 * outcome.median(name) / (new * len(batches)) for name in ways},
+        "speed": {name: outcome.speed("speculative", name) for name in ("transformers", "recorded")},
+        "quartiles": {name: outcome.spread("speculative", name) for name in ("transformers", "recorded")},
+        "block_in_plain_steps": new / blocks / speed,
+        "weights_of_a_block_in_plain_steps": weights,
+        "bound_by_weights": (1 + accepted) / weights,
+    }
+    low, high = outcome.spread("speculative", "recorded")
+    against, cost = outcome.speed("speculative", "transformers"), new / blocks / speed
+    print(
+        f"speculative decoding, {run.name}, one at a time: {speed:.2f}x recorded greedy decoding (quartiles "
+        f"{low:.2f}-{high:.2f}), {against:.2f}x transformers' own; same tokens: {same}; {accepted:.2f} proposals accepted "
+        f"a step; {_bounds(cost, model.config.future_tokens)}; by the weights that it reads it costs {weights:.2f}, and "
+        f"{(1 + accepted) / weights:.2f}x is the most",
+        flush=True,
+    )
     return result
 
 

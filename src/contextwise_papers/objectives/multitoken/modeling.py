@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
@@ -33,7 +34,7 @@ from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import CACHE, initialize_module
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
-from contextwise_papers.objectives.multitoken.speculative import Acceptance, speculative_options
+from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
 
 
 class FutureLoss(NamedTuple):
@@ -375,22 +376,40 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         """Generate with transformers' ``generate()`` and the next-token head; options are passed by name.
 
         Args:
-            speculative: propose tokens with heads 2..n, and verify them in the next forward pass. The output is that of
-                greedy decoding, in fewer passes; ``last_acceptance`` has the counts.
+            speculative: propose tokens with heads 2..n, and verify them in the next forward pass: the same tokens as without,
+                in fewer passes. For one text; ``last_acceptance`` has the counts. Options are those of assisted decoding.
 
         Raises:
-            ConfigError: speculative decoding together with sampling, beams or another option that it does not support.
+            ConfigError: speculative decoding with a cache that is not empty.
         """
-        if speculative:
-            kwargs = speculative_options(kwargs, generation_config or self.generation_config)
+        if speculative:  # the number of tokens makes transformers ask for candidates
+            kwargs |= {"prompt_lookup_num_tokens": self.config.future_tokens, "heads": self.config.future_tokens}
         return super().generate(inputs, generation_config, **kwargs)
 
+    def _get_candidate_generator(
+        self, generation_config: Any, model_kwargs: dict[str, Any], **kwargs: Any
+    ) -> CandidateGenerator:
+        if "heads" not in model_kwargs:
+            return super()._get_candidate_generator(generation_config, model_kwargs=model_kwargs, **kwargs)
+        if model_kwargs[CACHE].get_seq_length():  # transformers would read the whole prompt behind what is cached
+            raise ConfigError("speculative decoding begins with an empty cache; leave past_key_values out")
+        candidates = HeadCandidates(generation_config.max_length)
+        self.last_acceptance = candidates.acceptance
+        return candidates
+
     def prepare_inputs_for_generation(
-        self, input_ids: Tensor, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any
+        self,
+        input_ids: Tensor,
+        *args: Any,
+        inputs_embeds: Tensor | None = None,
+        heads: int | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         """Prepare inputs as in transformers; over a ContextLM, also those that its static cache needs."""
         prepare = super().prepare_inputs_for_generation
         inputs = prepare(input_ids, *args, inputs_embeds=inputs_embeds, **kwargs)
+        if heads is not None:
+            inputs["heads"] = heads
         if self.config.over_context:
             inputs = static_inputs(inputs, self.config.backbone_config.chunk_size, **kwargs)
         return inputs
