@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.harness import alternate, peak_memory, publish
 from contextwise.base import machine
-from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
+from contextwise_papers.intrinsic_entropy.entropy.running import RunningCovariance
 
 BATCH = 64
 CONTENDERS = ("contextwise", "PCA", "PCA, covariance_eigh")
@@ -31,8 +31,8 @@ def batches(samples: int, width: int) -> Iterator[torch.Tensor]:
         yield torch.randn(rows, width, generator=generator) * scale_D + 1
 
 
-def ours(rows: Iterator[torch.Tensor], width: int) -> np.ndarray:
-    running = RunningCovariance(width)
+def ours(rows: Iterator[torch.Tensor]) -> np.ndarray:
+    running = RunningCovariance()
     for batch in rows:
         running.add(batch)
     return running.eigenvalues().numpy()
@@ -44,18 +44,18 @@ def sklearn_pca(rows: Iterator[torch.Tensor], solver: str) -> np.ndarray:
     return PCA(svd_solver=solver).fit(torch.cat(list(rows)).numpy()).explained_variance_
 
 
-def contender(name: str, make: Callable[[], Iterator[torch.Tensor]], width: int) -> Callable[[], np.ndarray]:
+def contender(name: str, make: Callable[[], Iterator[torch.Tensor]]) -> Callable[[], np.ndarray]:
     """What finds the eigenvalues of the features that ``make`` gives."""
     if name == "contextwise":
-        return lambda: ours(make(), width)
+        return lambda: ours(make())
     return lambda: sklearn_pca(make(), "covariance_eigh" if "eigh" in name else "auto")
 
 
 def child(name: str, samples: int, width: int) -> None:
     """Child process: one pass, with the features made on the way."""
-    contender(name, lambda: batches(130, 64), 64)()  # what the libraries load on first use does not count
+    contender(name, lambda: batches(130, 64))()  # what the libraries load on first use does not count
     before = machine.peak_memory()
-    contender(name, lambda: batches(samples, width), width)()
+    contender(name, lambda: batches(samples, width))()
     print(json.dumps({"bytes": machine.peak_memory() - before}))
 
 
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     # First, while this process is small: a child starts with the peak of the process that it comes from.
     memory = {name: peak_memory("benchmarks.covariance", "--child", name, *sizes)["bytes"] for name in CONTENDERS}
     features = list(batches(samples, width))
-    things = {name: contender(name, lambda: iter(features), width) for name in CONTENDERS}
+    things = {name: contender(name, lambda: iter(features)) for name in CONTENDERS}
     spectra: dict[str, np.ndarray] = {}
 
     def timed(name: str) -> Callable[[], None]:

@@ -22,7 +22,7 @@ def state_of(context, growth, rotation, draw):
     nats = (3 - 2 * growth + 0.3 * np.sin(np.arange(SAMPLES))).astype(np.float32)
     state = ContextState(context, SAMPLES, np.arange(SAMPLES))
     state.add(TruncatedBatch(context, 0, SAMPLES, nats, features))
-    state.finish(centred=True)
+    state.finish()
     return state
 
 

@@ -1,15 +1,12 @@
 """Entropy of features by a Gaussian kernel density, and their dimension by distances.
 
-The density at a point is the mean of Gaussians about the other points, each with the covariance of the points themselves times
-the square of a bandwidth (intrinsic entropy, Appendix C.2, which uses scipy's default: Scott's factor N^(-1/(D + 4)), 0.997756
-for 10,000 points of 4,096 channels). The entropy is minus the mean logarithm of that density.
+The density at a point is the mean of Gaussians about the other points, each with the covariance of the points times the square
+of Scott's factor h (intrinsic entropy, Appendix C.2). The entropy is minus the mean logarithm of that density.
 
-**Bias.** The kernel widens what it covers: of a Gaussian the estimate tends to a value that is
-(D / 2) [ln(1 + h²) − h² / (1 + h²)] too high, and comes near it with few points only in few dimensions. In many dimensions no
-two points are near each other. If a point counts in its own density, as in the source, its kernel is then all there is, and
-the estimate is ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data: the log-determinant of the covariance
-again, so that it *must* agree with the entropy from its eigenvalues. A point that is left out of its own density (the default
-here) does not have that, but the estimate is then far too high. Read differences between contexts, not values.
+**Bias.** Of a Gaussian the estimate tends to a value that is (D / 2) [ln(1 + h²) − h² / (1 + h²)] too high. In many dimensions
+no two points are near each other: if a point counts in its own density, as in the source, the estimate is
+ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data, and *must* agree with the entropy from the eigenvalues.
+Without (the default) it is far too high. Read differences between contexts, not values.
 
 Legend of shapes: N points, D channels, M leading directions.
 """
@@ -20,7 +17,7 @@ from typing import Any
 
 import torch
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.spectra import SMALLEST
 
@@ -34,26 +31,14 @@ def scott_factor(points: int, dimensions: int) -> float:
     return float(points ** (-1 / (dimensions + 4)))
 
 
-def check_bandwidth(bandwidth: float) -> None:
-    """Refuse a bandwidth that is not positive, or not finite, with a ConfigError."""
-    if not 0 < bandwidth < math.inf:
-        raise ConfigError(
-            f"the bandwidth of the kernel density is {bandwidth}, but must be above 0 and finite; Scott's is just below 1"
-        )
+def kde_entropy(features_ND: Any, leave_one_out: bool = True) -> float:
+    """Entropy in nats of the density that Gaussian kernels of Scott's bandwidth estimate from (N, D) points, N > D.
 
-
-def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out: bool = True) -> float:
-    """Entropy in nats of the density that Gaussian kernels estimate.
-
-    Args:
-        features_ND: (N, D) points, N > D; a tensor or an array. The N² distances exist in pieces only, in 64-bit numbers.
-        bandwidth: h, in units of the points' own covariance; Scott's if None.
-        leave_one_out: whether a point is left out of its own density.
+    ``leave_one_out``: whether a point is left out of its own density.
     """
     x_ND = _points(features_ND)
     points, dimensions = x_ND.shape
-    h = scott_factor(points, dimensions) if bandwidth is None else bandwidth
-    check_bandwidth(h)
+    h = scott_factor(points, dimensions)
     if points <= dimensions:
         raise DataError(
             f"a kernel density over {dimensions} dimensions needs more than {dimensions} points, and there are {points}; "
@@ -70,10 +55,7 @@ def kde_entropy(features_ND: Any, bandwidth: float | None = None, leave_one_out:
     log_sums_N = _log_kernel_sums(white_ND, leave_one_out)
     # Normalisation of a kernel: (2π)^(D/2) h^D sqrt(det Σ).
     log_volume = dimensions * (0.5 * math.log(2 * math.pi) + math.log(h)) + 0.5 * float(values_D.log().sum())
-    entropy = math.log(points - leave_one_out) + log_volume - float(log_sums_N.mean())
-    if not math.isfinite(entropy):
-        raise ConfigError(f"a kernel density of bandwidth {h:g} has no finite entropy; give one nearer to 1")
-    return entropy
+    return math.log(points - leave_one_out) + log_volume - float(log_sums_N.mean())
 
 
 def _log_kernel_sums(white_ND: torch.Tensor, leave_one_out: bool) -> torch.Tensor:
@@ -118,17 +100,6 @@ def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:
     The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Of the first ``most``
     points (N, D), without copies of a point and points as near to one as float32 resolves; a DataError for fewer than 100.
     """
-    return _by_count(_distances(features_ND, most))
-
-
-def distance_line(distances: Mapping[int, float]) -> LineFit:
-    """ln of the mean nearest distance over ln D; its slope is -1/d where the density is bounded from below (Eq. 17)."""
-    logs = {count: math.log(distance) for count, distance in distances.items()}
-    return fit_line({count: math.log(count) for count in distances}, logs)
-
-
-def _distances(features_ND: Any, most: int) -> torch.Tensor:
-    """Distances between all pairs of different points in a random order, (N, N), infinite on the diagonal."""
     x_ND = torch.unique(_points(features_ND)[:most], dim=0)
     resolution = torch.finfo(torch.float32).eps * x_ND.norm(dim=1).max()  # features are measured in float32
     x_ND = x_ND - x_ND.mean(0)  # cdist loses distances that are short beside the norms
@@ -140,10 +111,7 @@ def _distances(features_ND: Any, most: int) -> torch.Tensor:
             f"dimensions by distances need {_LEAST_POINTS} different points, and there are {len(different)}"
         )
     order = different[torch.randperm(len(different), generator=torch.Generator().manual_seed(0))]
-    return distances_NN[order][:, order].fill_diagonal_(math.inf)
-
-
-def _by_count(distances_NN: torch.Tensor) -> dict[int, float]:
+    distances_NN = distances_NN[order][:, order].fill_diagonal_(math.inf)
     mean: dict[int, float] = {}
     for halvings in range(5):
         count = len(distances_NN) >> halvings
@@ -151,3 +119,9 @@ def _by_count(distances_NN: torch.Tensor) -> dict[int, float]:
         parts = [slice(i * count, (i + 1) * count) for i in range(1 << halvings)]
         mean[count] = float(torch.cat([distances_NN[part, part].amin(1) for part in parts]).mean())
     return mean
+
+
+def distance_line(distances: Mapping[int, float]) -> LineFit:
+    """ln of the mean nearest distance over ln D; its slope is -1/d where the density is bounded from below (Eq. 17)."""
+    logs = {count: math.log(distance) for count, distance in distances.items()}
+    return fit_line({count: math.log(count) for count in distances}, logs)

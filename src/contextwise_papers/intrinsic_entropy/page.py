@@ -39,7 +39,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
     layer = "what the vocabulary head reads" if settings["layer"] == "last" else f"hidden state {settings['layer']}"
     subtitle = (
         f"{summary['samples']:,} tokens of {summary['documents']:,} documents ({Path(corpus['path']).name}, split "
-        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}, {_centred(entropy)}"
+        f"{corpus['split']}), {summary['width']:,} channels of {layer}, {summary['dtype']}"
     )
     Page(title, sections, subtitle, claims(entropy), __file__).write(path)
 
@@ -49,7 +49,7 @@ def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
     summary = entropy.measurement.summary
     heading = (
         f"{summary['model']} on {summary['label']}: {summary['samples']:,} tokens of {summary['documents']:,} documents, each "
-        f"predicted from the nearest tokens only; {summary['width']:,} channels, {_centred(entropy)}."
+        f"predicted from the nearest tokens only; {summary['width']:,} channels."
     )
     notes = (f"Note: {note}" for note in entropy.notes)
     return terminal(heading, measures(entropy, 2, 2), *claims(entropy), *notes)
@@ -83,7 +83,3 @@ def _views(entropy: IntrinsicEntropy) -> list[View]:
 
 def _sentence(claim: Claim) -> str:
     return f"{VERDICTS[claim.holds].capitalize()}: {claim.text}" + (f" ({claim.evidence})." if claim.evidence else ".")
-
-
-def _centred(entropy: IntrinsicEntropy) -> str:
-    return f"covariances {'centred' if entropy.measurement.summary['settings']['centred'] else 'not centred'}"

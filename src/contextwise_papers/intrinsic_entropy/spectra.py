@@ -1,7 +1,7 @@
 """Relative eigenvalues, intrinsic entropy and intrinsic dimension of a covariance of features.
 
 Source: intrinsic entropy, Section 2.2.2 (entropy), Section J.2 (dimension), Figure 3 (increments). The source does not say
-whether its covariances are centred; a measurement records it (centred by default).
+whether its covariances are centred; ours are.
 
 Legend of shapes: D channels, and as many eigenvalues.
 """

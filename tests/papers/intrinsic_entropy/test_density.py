@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import DataError
 from contextwise_papers.intrinsic_entropy import density
 from contextwise_papers.intrinsic_entropy.density import (
     density_directions,
@@ -46,13 +46,6 @@ def test_a_gaussians_entropy_is_found_within_the_known_bias(dimensions):
     bias = gaussian_bias(dimensions, scott_factor(4000, dimensions))
     # The mean log-density of 4,000 points has a standard error of sqrt(dimensions / 2 / 4000): 0.02 for three.
     assert found - true_entropy(covariance) == pytest.approx(bias, abs=0.06)
-
-
-@pytest.mark.parametrize("bandwidth", [0.3, 0.6, 1.0])
-def test_the_bias_grows_with_the_bandwidth_as_it_should(bandwidth):
-    covariance = np.diag([1.0, 4.0])
-    found = kde_entropy(gaussian(4000, covariance), bandwidth)
-    assert found - true_entropy(covariance) == pytest.approx(gaussian_bias(2, bandwidth), abs=0.06)
 
 
 @pytest.mark.parametrize("pairs", [2**24, 1000])
@@ -131,17 +124,14 @@ def test_few_points_have_no_dimension():
 
 
 @pytest.mark.parametrize(
-    ("points", "bandwidth", "error", "message"),
+    ("points", "message"),
     [
-        (np.ones((5, 2)), None, DataError, "span fewer than their 2 dimensions"),
-        (np.eye(3), None, DataError, "needs more than 3 points, and there are 3"),
-        (np.array([[1.0, math.nan], [0.0, 1.0]]), None, DataError, "a point is not finite"),
-        (np.zeros(4), None, DataError, "rows of a matrix"),
-        (np.random.default_rng(0).normal(size=(9, 2)), 0.0, ConfigError, "bandwidth .* is 0.0"),
-        (np.random.default_rng(0).normal(size=(9, 2)), math.inf, ConfigError, "bandwidth .* is inf"),
-        (np.random.default_rng(0).normal(size=(9, 2)), 1e-300, ConfigError, "has no finite entropy"),
+        (np.ones((5, 2)), "span fewer than their 2 dimensions"),
+        (np.eye(3), "needs more than 3 points, and there are 3"),
+        (np.array([[1.0, math.nan], [0.0, 1.0]]), "a point is not finite"),
+        (np.zeros(4), "rows of a matrix"),
     ],
 )
-def test_what_has_no_density_is_refused(points, bandwidth, error, message):
-    with pytest.raises(error, match=message):
-        kde_entropy(points, bandwidth)
+def test_what_has_no_density_is_refused(points, message):
+    with pytest.raises(DataError, match=message):
+        kde_entropy(points)

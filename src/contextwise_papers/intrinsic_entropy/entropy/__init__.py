@@ -96,7 +96,6 @@ class Entropy(Measure):
         default="last",
         description="Which features: last, what the vocabulary head reads, or the number of a hidden state.",
     )
-    centred: bool = Field(default=True, description="Eigenvalues of the scatter about the mean, not about the origin.")
     density_samples: int = Field(
         default=2000, ge=2, description="Features kept on disk for each context, for the density estimate."
     )

@@ -1,6 +1,6 @@
 """The measurement of ``contextwise measure entropy``, and its files.
 
-Legend of shapes: N targets, K kept features, D channels.
+Legend of shapes: N targets, K kept features, B rows of a batch, D channels.
 """
 
 import contextlib
@@ -20,11 +20,44 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, truncated_passes
-from contextwise_papers.intrinsic_entropy.entropy.covariance import RunningCovariance
 
 LEAST_PER_CHANNEL = 0.25
 ULPS = 2.0
 """By how many units in the last place a feature may be wrong behind all layers of a model, in the mean."""
+
+
+class RunningCovariance:
+    """Covariance of features that come in batches, in 64-bit numbers whatever the model computes in.
+
+    The sums are of features less the mean of the first batch, so that no large mean is ever squared.
+    """
+
+    def __init__(self, sums: dict[str, torch.Tensor] | None = None) -> None:
+        self.sums = sums or {}
+
+    def add(self, features_BD: torch.Tensor) -> None:
+        """Add features of any number format."""
+        device = "cpu" if features_BD.device.type == "mps" else features_BD.device  # it has no 64-bit numbers
+        x_BD = features_BD.to(device, torch.float64)
+        if not self.sums:
+            zeros_DD = x_BD.new_zeros(x_BD.shape[1], x_BD.shape[1])
+            count = torch.zeros((), dtype=torch.long)
+            self.sums = {"count": count, "origin": x_BD.mean(0), "sum": zeros_DD[0].clone(), "products": zeros_DD}
+        self.sums = {name: value.to(device) for name, value in self.sums.items()}  # where they were read from a file
+        x_BD = x_BD - self.sums["origin"]
+        self.sums["count"] += len(x_BD)
+        self.sums["sum"] += x_BD.sum(0)
+        self.sums["products"].addmm_(x_BD.mT, x_BD)
+
+    def mean(self) -> torch.Tensor:
+        """(D,) float64."""
+        return self.sums["origin"] + self.sums["sum"] / int(self.sums["count"])
+
+    def eigenvalues(self) -> torch.Tensor:
+        """(D,) float64 on the CPU, the largest first; negative ones, due to rounding, become zero."""
+        count, sum_D = int(self.sums["count"]), self.sums["sum"]
+        scatter_DD = torch.addr(self.sums["products"], sum_D, sum_D, alpha=-1 / count)
+        return torch.linalg.eigvalsh(scatter_DD / (count - 1)).flip(0).clamp(min=0).cpu()
 
 
 class ContextState:
@@ -49,16 +82,14 @@ class ContextState:
         self.done = 0
         self.nats = np.zeros(samples, np.float32)
         self.kept = torch.empty(len(kept_rows), 0)
-        self.running: RunningCovariance | None = None
+        self.running = RunningCovariance()
         self.eigenvalues: np.ndarray | None = None
 
     def add(self, batch: TruncatedBatch) -> None:
         """Add the next batch."""
         assert batch.start == self.done and batch.features is not None
-        if self.running is None:
-            width, device = batch.features.shape[1], batch.features.device
-            self.running = RunningCovariance(width, device)
-            self.kept = torch.empty(len(self.kept_rows), width, dtype=batch.features.dtype)
+        if not self.done:
+            self.kept = torch.empty(len(self.kept_rows), batch.features.shape[1], dtype=batch.features.dtype)
         self.running.add(batch.features)
         self.nats[batch.start : batch.stop] = batch.nats
         first, last = np.searchsorted(self.kept_rows, [batch.start, batch.stop])
@@ -66,19 +97,17 @@ class ContextState:
         self.kept[first:last] = batch.features[rows.to(batch.features.device)].cpu()
         self.done = batch.stop
 
-    def finish(self, centred: bool) -> bool:
+    def finish(self) -> bool:
         """Turn the sums into eigenvalues, and drop the sums; returns whether the features vary.
 
         Eigenvalues that are no larger than what rounding adds to each direction become zero: the squared error of a channel,
         :data:`ULPS` times the distance of numbers of the features' format.
         """
-        assert self.running is not None
-        self.eigenvalues = self.running.eigenvalues(centred).numpy()
-        spread = self.eigenvalues if centred else self.running.eigenvalues(True)
-        mean_square = float(self.running.mean().square().sum()) + float(spread.sum())
+        self.eigenvalues = self.running.eigenvalues().numpy()
+        mean_square = float(self.running.mean().square().sum()) + float(self.eigenvalues.sum())
         rounding = (ULPS * torch.finfo(self.kept.dtype).eps) ** 2 * mean_square / len(self.eigenvalues)
-        self.running = None
-        varies = bool(spread[0] > 1e-12 * mean_square)
+        self.running = RunningCovariance()
+        varies = bool(self.eigenvalues[0] > 1e-12 * mean_square)
         self.eigenvalues[self.eigenvalues <= rounding] = 0
         return varies
 
@@ -86,20 +115,17 @@ class ContextState:
         """The finished part, from which :meth:`load` continues."""
         kept = self.kept[: np.searchsorted(self.kept_rows, self.done)]
         state = {"nats": torch.from_numpy(self.nats[: self.done]), "kept": kept}
-        if self.eigenvalues is not None:
-            return state | {"eigenvalues": torch.from_numpy(self.eigenvalues)}
-        assert self.running is not None
-        return state | {f"running.{name}": value for name, value in self.running.state().items()}
+        return state | (
+            {"eigenvalues": torch.from_numpy(self.eigenvalues)} if self.eigenvalues is not None else self.running.sums
+        )
 
-    def load(self, state: dict[str, torch.Tensor], device: torch.device | str) -> None:
+    def load(self, state: dict[str, torch.Tensor]) -> None:
         """Continue from :meth:`tensors`; a KeyError leaves the state as it was."""
         nats, kept = state["nats"], state["kept"]
         if "eigenvalues" in state:
             self.eigenvalues = state["eigenvalues"].numpy()
         else:
-            prefix = "running."
-            sums = {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
-            self.running = RunningCovariance.from_state(sums, device)
+            self.running = RunningCovariance({name: state[name] for name in ("count", "origin", "sum", "products")})
         self.done = len(nats)
         self.nats[: self.done] = nats.numpy()
         self.kept = torch.empty(len(self.kept_rows), kept.shape[1], dtype=kept.dtype)
@@ -140,7 +166,7 @@ def measure_contexts(
     for context, state in states.items():
         if (finished := work.load(f"context-{context}", torch=True)) is not None:
             with contextlib.suppress(KeyError):  # a damaged file
-                state.load(finished, model.device)
+                state.load(finished)
     done = {context: state.done for context, state in states.items()}
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
@@ -159,7 +185,7 @@ def measure_contexts(
                     f"of four are zero; set samples to {least:,} or more, better {width * 5:,}"
                 )
             state.add(batch)
-            if state.done == len(targets) and not state.finish(settings.centred):
+            if state.done == len(targets) and not state.finish():
                 raise CheckpointError(
                     f"the features (layer {layer}) do not vary from sample to sample at a context of {state.context:,} "
                     "tokens, so they have no spectrum; choose another layer, or check the model"
@@ -196,14 +222,10 @@ def notes(samples: int, requested: int, width: int) -> list[str]:
         notes.append(
             f"There are only {samples:,} tokens with the longest context before them, not {requested:,}: all of them were used."
         )
-    if samples <= width:
+    if samples < 5 * width:
+        zero = f" At most {samples - 1:,} can differ from zero." if samples <= width else ""
         notes.append(
-            f"{samples:,} samples are no more than the {width:,} channels: at most {samples - 1:,} eigenvalues can differ "
-            "from zero, the large ones come out too large and the small ones too small."
-        )
-    elif samples < 5 * width:
-        notes.append(
-            f"{samples:,} samples are few for {width:,} channels: small eigenvalues come out too small, large ones too large. "
-            f"Five times as many samples as channels ({5 * width:,}) or more are better."
+            f"{samples:,} samples are few for {width:,} channels: small eigenvalues come out too small, large ones too large."
+            f"{zero} Five times as many samples as channels ({5 * width:,}) or more are better."
         )
     return notes
