@@ -15,6 +15,7 @@ from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.objectives import Vocabulary, add_special_tokens
 from contextwise_papers.objectives import Infilling, SpanCorruption
 from contextwise_papers.objectives.infill.filling import Infiller
+from contextwise_papers.objectives.spans import corrupt
 
 LETTERS = "abcd"
 BYTES = byte_tokenizer()
@@ -76,9 +77,8 @@ def _examples(objective: Any, spm: bool) -> list[tuple[np.ndarray, np.ndarray]]:
                 made.append((ids, ids[-len(inner) - 1 :]))
             else:
                 noise = np.repeat([False, True, False], [len(prefix), len(inner), len(suffix)])
-                inputs, targets = objective.corruption(vocabulary).corrupt(
-                    np.concatenate([prefix, inner, suffix]), noise
-                )
+                sentinels = np.array(vocabulary.ids(objective.special_tokens, "spans"))
+                inputs, targets = corrupt(np.concatenate([prefix, inner, suffix]), noise, sentinels)
                 made.append((np.append(inputs, END), np.append(targets, END)))
     return made
 

@@ -1,24 +1,18 @@
 """Objectives of encoders (objectives, Section 6.2.2): masked tokens, next sentence and sentence order.
 
-The label of a pair (BERT's next sentence, ALBERT's sentence order) must not show in anything but its meaning: not in the
-lengths of the segments, not in where they begin and end, and for sentence order not in their words. The steps:
+The label of a pair must not show in anything but its meaning: not in the lengths of the segments, not in where they begin and
+end, and for sentence order not in their words. The steps:
 
-1. In each epoch a document is cut into segments, each of as few whole sentences as have half of the room in a window. Two
-   consecutive segments are a chunk. One chunk in ten is shorter, as in BERT's data; a rest that is too short for two segments
-   is halved by number of sentences; a single sentence makes no pair. For sentence order a document's first and last sentence
-   are left out, whose ends look different from others.
-2. A and B get the same length before the label is drawn, so that all segments are cut. White space at a segment's end does
-   not count, because a document's last sentence has none.
-3. Sentence order: A and B are the fronts of the chunk's segments, in order or swapped. A rest is left out if with its segments
-   swapped it would make a chunk and thus be cut otherwise.
-4. Next sentence: labels are drawn first, for all chunks of the epoch. A is the end of the first segment; B is the front of the
-   second, or of the second segment of a chunk of another document with the same label that is as like it as there is: whole or
-   a rest, in white space, sentences and length. These segments are exchanged, so that each is the B of one pair of the epoch,
-   whatever its label. So no document may have more than half of the chunks; surplus ones are left out of the epoch. Where one
-   has more than half of those with a label, some of the other label lend it their second segments.
-5. ``[CLS] A [SEP] B [SEP]``, padded, then masked like all masked objectives.
-
-For pairs ``cross_documents`` and ``separate_documents`` have no effect: a segment is always from one document.
+1. In each epoch a document is cut into segments of as few whole sentences as have half of the room in a window; two consecutive
+   ones are a chunk. One chunk in ten is shorter, as in BERT's data; a rest that is too short is halved. For sentence order a
+   document's first and last sentence are left out, whose ends look different from others.
+2. A and B get the same visible length before the label is drawn, so that all segments are cut.
+3. Sentence order: A and B are the fronts of the segments, in order or swapped. A rest that would be cut otherwise if its
+   segments were swapped is left out.
+4. Next sentence: labels are drawn first. A is the end of the first segment, B the front of the second, or of the second segment
+   of a chunk of another document with the same label that is as like it as there is. These are exchanged, so that each segment
+   is the B of one pair of the epoch. So no document may have more than half of the chunks; surplus ones are left out of the
+   epoch. Where one has more than half of those with a label, some of the other label lend it their second segments.
 """
 
 from __future__ import annotations
@@ -89,16 +83,16 @@ class Masked(MaskSettings):
             raise ConfigError(
                 f"data.context is {cut.context}, but the objective 'masked' needs at least 3: [CLS], a token and [SEP]"
             )
-        mask, cls, sep = vocabulary.ids(self.special_tokens, self.name)
-        masking = Masking(self, vocabulary, mask)
-        return MaskedExamples(cut.windows(corpus, cut.context - 2, vocabulary), masking, cls, sep, seed)
+        masking = Masking(self, vocabulary)
+        return MaskedExamples(cut.windows(corpus, cut.context - 2, vocabulary), masking, seed)
 
 
 class Masking:
-    """Chooses and masks tokens."""
+    """Chooses and masks tokens; ``others`` are the ids of the objective's special tokens behind [MASK]."""
 
-    def __init__(self, settings: MaskSettings, vocabulary: Vocabulary, mask: int) -> None:
-        self.settings, self.mask = settings, mask
+    def __init__(self, settings: MaskSettings, vocabulary: Vocabulary) -> None:
+        self.settings = settings
+        self.mask, *self.others = vocabulary.ids(settings.special_tokens, settings.name)
         self.special, self.ordinary = vocabulary.special, vocabulary.ordinary
 
     def apply(self, ids: np.ndarray, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -116,15 +110,14 @@ class Masking:
 class MaskedExamples(WindowExamples):
     """Masked windows."""
 
-    def __init__(self, windows: Windows, masking: Masking, cls: int, sep: int, seed: int) -> None:
+    def __init__(self, windows: Windows, masking: Masking, seed: int) -> None:
         super().__init__(windows, seed)
-        self.masking, self.cls, self.sep = masking, cls, sep
+        self.masking = masking
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        item = self.window(index)
-        ids = np.concatenate([[self.cls], item["input_ids"], [self.sep]])
-        draw = generator(self.seed, epoch, index, "masked")
-        inputs, labels = self.masking.apply(ids, draw)
+        item, (cls, sep) = self.window(index), self.masking.others
+        ids = np.concatenate([[cls], item["input_ids"], [sep]])
+        inputs, labels = self.masking.apply(ids, generator(self.seed, epoch, index, "masked"))
         example = {"input_ids": inputs, "labels": labels, "window": item["window"]}
         if "position_ids" in item:
             positions = item["position_ids"]
@@ -151,7 +144,7 @@ class SentencePairs(MaskSettings):
             raise ConfigError(
                 f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST_PAIR}"
             )
-        special = vocabulary.ids(self.special_tokens, self.name)
+        masking = Masking(self, vocabulary)
         sentences = SentenceIndex(corpus, vocabulary, self.language)
         least = 2 + 2 * self.skipped
         pairs = int((np.diff(sentences.starts) >= least).sum())
@@ -165,8 +158,7 @@ class SentencePairs(MaskSettings):
                 f"the objective 'next_sentence' takes sentences of other documents, but the split {corpus.split!r} of "
                 f"{corpus.path} has one document of at least two sentences; choose 'sentence_order'"
             )
-        masking = Masking(self, vocabulary, special[0])
-        return PairExamples(sentences, masking, special[1:], cut.context, seed, self.skipped)
+        return PairExamples(sentences, masking, cut.context, seed, self.skipped)
 
 
 class NextSentence(SentencePairs):
@@ -192,13 +184,14 @@ class PairExamples(Examples):
         labels: int64, (chunks,), for next sentences the label of each.
     """
 
-    def __init__(
-        self, sentences: SentenceIndex, masking: Masking, special: list[int], context: int, seed: int, skipped: int
-    ) -> None:
+    def __init__(self, sentences: SentenceIndex, masking: Masking, context: int, seed: int, skipped: int) -> None:
         self.sentences, self.masking, self.settings = sentences, masking, masking.settings
-        self.cls, self.sep, self.pad = special
         self.context, self.seed, self.skipped = context, seed, skipped
-        self._spaces = Spaces(sentences.vocabulary)
+        tokenizer = sentences.vocabulary.tokenizer
+        assert tokenizer is not None  # sentences need one
+        text = TokenText(tokenizer)
+        self._pieces = [text.piece(token) for token in range(len(tokenizer))]
+        self._blank = np.array([not piece.strip() for piece in self._pieces])  # tokens of white space
         self._epoch = -1
         self._cut_documents(0)
         if self._surplus:
@@ -233,7 +226,8 @@ class PairExamples(Examples):
 
     def _draw_others(self, rows: np.ndarray, draw: np.random.Generator) -> None:
         """Draw the labels of next sentences, and exchange second segments among the chunks with the same label."""
-        documents, seams = rows[:, 0], np.array(self._seams())
+        documents, read = rows[:, 0], self.sentences.corpus.document
+        seams = np.array([self._seam(read(document), middle) for document, _, middle, *_ in self.chunks.tolist()])
         self.labels = (draw.random(len(rows)) < 0.5).astype(np.int64)
         self.others = np.empty(len(rows), dtype=np.int64)
         for label in (0, 1):
@@ -252,7 +246,7 @@ class PairExamples(Examples):
         first, count = self.skipped, len(borders) - 1
         if first + 1 >= count:
             return []
-        ends = self._spaces.visible_ends(self.sentences.corpus.document(document), borders)
+        ends = self._visible_ends(self.sentences.corpus.document(document), borders)
         half = (self.context - 2) // 2  # of the room, rounded up
         begins, shown = borders.tolist(), ends.tolist()
         chunks: list[tuple[int, ...]] = []
@@ -275,10 +269,19 @@ class PairExamples(Examples):
         shown = np.append(0, begins[1:] - (borders - ends)[sentences + 1])
         return two_segments(begins.tolist(), shown.tolist(), 0, wanted) is None
 
-    def _seams(self) -> list[str]:
-        """The white space about the border of each chunk's segments, as tokens cut it."""
-        read = self.sentences.corpus.document
-        return [self._spaces.seam(read(document), middle) for document, _, middle, *_ in self.chunks.tolist()]
+    def _visible_ends(self, ids: np.ndarray, borders: np.ndarray) -> np.ndarray:
+        """For each border in a document, the token after the last visible one before it, int64."""
+        visible = np.where(self._blank[ids], 0, np.arange(1, len(ids) + 1))
+        return np.append(0, np.maximum.accumulate(visible))[borders]
+
+    def _seam(self, ids: np.ndarray, border: int) -> str:
+        """The white space before a border, and that with which the token after it begins."""
+        begin = border
+        while begin and self._blank[ids[begin - 1]]:
+            begin -= 1
+        after = self._pieces[ids[border]]
+        before = "".join(self._pieces[i] for i in ids[begin:border].tolist())
+        return f"{before}|{after[: len(after) - len(after.lstrip())]}"
 
     def pair(self, index: int, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
         """Tokens of A and B, and the label, of a chunk of the epoch that was read last."""
@@ -288,7 +291,7 @@ class PairExamples(Examples):
         if self.settings.name == "next_sentence":
             document, _, first, last, _ = self.chunks[self.others[index]].tolist()
             segments.append(self.sentences.corpus.document(document)[first:last])
-        shortest = min(map(self._spaces.visible_length, segments))
+        shortest = min(int(self._visible_ends(ids, np.array([len(ids)]))[0]) for ids in segments)
         if shortest < wanted:
             wanted = int(draw.integers(-(-shortest // 2), max(shortest, 2)))
         rest = min(wanted, self.context - 3 - wanted)
@@ -305,9 +308,10 @@ class PairExamples(Examples):
         self._cut_documents(epoch)
         draw = generator(self.seed, self._epoch, index, self.settings.name)
         a, b, label = self.pair(index, draw)
-        ids = np.concatenate([[self.cls], a, [self.sep], b, [self.sep]])
+        cls, sep, pad = self.masking.others
+        ids = np.concatenate([[cls], a, [sep], b, [sep]])
         positions = np.arange(self.context)
-        padding = np.full(self.context - len(ids), self.pad)
+        padding = np.full(self.context - len(ids), pad)
         inputs, labels = self.masking.apply(np.concatenate([ids, padding]), draw)
         return {
             "input_ids": inputs,
@@ -320,49 +324,16 @@ class PairExamples(Examples):
 
 
 def two_segments(begins: list[int], ends: list[int], first: int, wanted: int) -> tuple[int, int] | None:
-    """Cut two segments of at least ``wanted`` visible tokens, of as few sentences as possible.
+    """Cut two segments of at least ``wanted`` visible tokens, of as few sentences as possible, from sentence ``first`` on.
 
-    Args:
-        begins: first token of each sentence, and the document's length.
-        ends: for each entry of ``begins``, the token after the last visible one before it.
-        first: sentence with which the first segment begins.
-
-    Returns:
-        The sentence with which the second begins, and the one after it; None if the document has no two such segments.
+    ``begins`` are the first tokens of the sentences and the document's length, ``ends`` the token after the last visible one
+    before each. Returns the sentence with which the second segment begins and the one after it; None if there are no two.
     """
     middle = bisect_left(ends, begins[first] + wanted, first + 1)
     if middle >= len(begins) - 1:
         return None
     last = bisect_left(ends, begins[middle] + wanted, middle + 1)
     return (middle, last) if last < len(begins) else None
-
-
-class Spaces:
-    """Which tokens are white space, or begin with it."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        assert vocabulary.tokenizer is not None  # sentences need one
-        text = TokenText(vocabulary.tokenizer)
-        self._pieces = [text.piece(token) for token in range(len(vocabulary.tokenizer))]
-        self._blank = np.array([not piece.strip() for piece in self._pieces])
-
-    def visible_ends(self, ids: np.ndarray, borders: np.ndarray) -> np.ndarray:
-        """For each border in a document, the token after the last visible one before it, int64."""
-        visible = np.where(self._blank[ids], 0, np.arange(1, len(ids) + 1))
-        return np.append(0, np.maximum.accumulate(visible))[borders]
-
-    def visible_length(self, ids: np.ndarray) -> int:
-        """Tokens up to the last visible one."""
-        return int(self.visible_ends(ids, np.array([len(ids)]))[0])
-
-    def seam(self, ids: np.ndarray, border: int) -> str:
-        """The white space before a border, and that with which the token after it begins."""
-        begin = border
-        while begin and self._blank[ids[begin - 1]]:
-            begin -= 1
-        after = self._pieces[ids[border]]
-        before = "".join(self._pieces[i] for i in ids[begin:border].tolist())
-        return f"{before}|{after[: len(after) - len(after.lstrip())]}"
 
 
 def of_other_documents(

@@ -33,6 +33,109 @@ if TYPE_CHECKING:
     from contextwise.data.windows import Windows
 
 
+class Denoiser(NamedTuple):
+    """One denoiser: its mode in UL2 (``R``, ``S`` or ``X``), the share of noise, and the mean tokens of a span.
+
+    Without a mean, as in mode S, there is one span, at the end.
+    """
+
+    mode: str
+    rate: float
+    mean_span: float | None = None
+
+    def numbers(self, length: int) -> tuple[int, int]:
+        """Noise tokens and spans of a window, as in T5's ``random_spans_noise_mask``: the same for every draw."""
+        noise = min(max(round(length * self.rate), 1), length - 1)
+        return noise, min(max(round(noise / (self.mean_span or length)), 1), length - noise)
+
+    def mask(self, length: int, draw: np.random.Generator) -> np.ndarray:
+        """Draw the noise of a window as T5 does: bool (length,), True at noise.
+
+        Noise and kept tokens are each divided into the same number of spans, uniformly over all ways to divide them, and
+        alternate, kept tokens first.
+        """
+        noise, spans = self.numbers(length)
+        if self.mean_span is None:
+            return np.arange(length) >= length - noise
+        lengths = [_composition(total, spans, draw) for total in (length - noise, noise)]
+        return np.repeat(np.arange(2 * spans) % 2 == 1, np.stack(lengths, axis=1).ravel())
+
+    def window_length(self, name: str, size: Callable[[int], int], context: int, sentinels: int, filled: bool) -> int:
+        """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context.
+
+        Args:
+            name: of the objective, in errors.
+            filled: whether the inputs must fill the context, as those of other windows would be longer otherwise.
+
+        Raises:
+            ConfigError: the spans are too short for their rate, do not fit the window, or are more than there are sentinels.
+        """
+        rate, mean_span = self.rate, self.mean_span or 0
+        if mean_span and mean_span * (1 - rate) < rate:
+            raise ConfigError(
+                f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
+                f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
+            )
+        high = 2
+        while size(high) <= context:
+            high *= 2
+        if high == 2:
+            raise ConfigError(
+                f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it"
+            )
+        length = bisect.bisect_right(range(2, high), context, key=size) + 1
+        if mean_span >= length:
+            raise ConfigError(
+                f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
+                "choose shorter spans or a longer data.context"
+            )
+        if (spans := self.numbers(length)[1]) > sentinels:
+            raise ConfigError(
+                f"the objective {name!r} needs {spans} sentinels for a window of {length} tokens, but the tokenizer has "
+                f"{sentinels}; choose a shorter data.context, longer spans, or more sentinels"
+            )
+        if filled and size(length) < context:
+            raise ConfigError(
+                f"the inputs of the objective {name!r} with a rate of {rate:g} have {size(length)} tokens or {context + 1}, "
+                f"never {context}; set data.context to {size(length)}, or choose longer spans"
+            )
+        return length
+
+
+def _composition(total: int, parts: int, draw: np.random.Generator) -> np.ndarray:
+    """Lengths (parts,), each at least 1, with the sum ``total``; uniform over all such lengths."""
+    borders = np.sort(draw.choice(total - 1, size=parts - 1, replace=False)) + 1
+    return np.diff(borders, prepend=0, append=total)
+
+
+def corrupt(tokens: np.ndarray, noise: np.ndarray, sentinels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Input and target, without an end, of tokens (n,) and a mask (n,) that is True at noise; ids of sentinels in order."""
+    first = noise & ~np.concatenate([[False], noise[:-1]])
+    sentinel = sentinels[np.maximum(np.cumsum(first) - 1, 0)]
+    inputs = np.where(noise, sentinel, tokens)[~noise | first]
+    # In the target a sentinel precedes the first token of each span.
+    return inputs, np.insert(tokens[noise], np.flatnonzero(first[noise]), sentinel[first])
+
+
+def restore(inputs: np.ndarray, targets: np.ndarray, sentinels: np.ndarray) -> np.ndarray:
+    """Restore the tokens from the output of :func:`corrupt`; DataError if input and target have different sentinels."""
+    holes, marks = (np.flatnonzero(np.isin(ids, sentinels)) for ids in (inputs, targets))
+    begins = len(targets) == 0 or bool(len(marks) and marks[0] == 0)
+    if not (begins and np.array_equal(inputs[holes], targets[marks])):
+        raise DataError(
+            f"the target has the sentinels {targets[marks].tolist()}, the input {inputs[holes].tolist()}; "
+            "they must be the same, and the target must begin with one"
+        )
+    kept, spans = np.split(inputs, holes), np.split(targets, marks)[1:]
+    pieces = [piece for span, rest in zip(spans, kept[1:], strict=True) for piece in (span[1:], rest[1:])]
+    return np.concatenate([kept[0], *pieces])
+
+
+def sentinel_tokens(count: int) -> list[SpecialToken]:
+    """T5's sentinels in order."""
+    return [SpecialToken(f"<extra_id_{i}>") for i in range(count)]
+
+
 class SpanCorruption(SingleObjective):
     """T5's objective. ``data.context`` is the encoder's input; windows are longer, so that their inputs have this length."""
 
@@ -46,171 +149,43 @@ class SpanCorruption(SingleObjective):
     def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return sentinel_tokens(self.sentinels)
 
-    def corruption(self, vocabulary: Vocabulary) -> Corruption:
-        """The corruption of windows with this vocabulary's sentinels."""
-        return Corruption(np.array(vocabulary.ids(self.special_tokens, self.name)))
+    @property
+    def denoiser(self) -> Denoiser:
+        """What draws the noise."""
+        return Denoiser("R", self.rate, self.mean_span)
 
     def input_length(self, length: int) -> int:
         """Tokens of the input of a window of ``length`` tokens, with end-of-text."""
-        noise, spans = span_numbers(length, self.rate, self.mean_span)
+        noise, spans = self.denoiser.numbers(length)
         return length - noise + spans + 1
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
-        corruption, end = self.corruption(vocabulary), vocabulary.end(self.name)
-        denoiser = Denoiser("R", self.rate, self.mean_span)
-        length = window_length(self.name, denoiser, self.input_length, cut.context, self.sentinels, filled=True)
-        windows = cut.windows(corpus, length, vocabulary)
-        return SpanExamples(self, windows, corruption, end, seed)
+        sentinels, end = np.array(vocabulary.ids(self.special_tokens, self.name)), vocabulary.end(self.name)
+        length = self.denoiser.window_length(self.name, self.input_length, cut.context, self.sentinels, filled=True)
+        return SpanExamples(cut.windows(corpus, length, vocabulary), self.denoiser, sentinels, end, seed)
 
 
 class SpanExamples(WindowExamples):
     """Windows with spans drawn anew in each epoch: ``input_ids`` (context,), ``labels`` of a fixed length, no padding."""
 
-    def __init__(self, settings: SpanCorruption, windows: Windows, corruption: Corruption, end: int, seed: int) -> None:
+    def __init__(self, windows: Windows, denoiser: Denoiser, sentinels: np.ndarray, end: int, seed: int) -> None:
         super().__init__(windows, seed)
-        self.settings, self.corruption, self.end = settings, corruption, end
+        self.denoiser, self.sentinels, self.end = denoiser, sentinels, end
 
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
         item = self.window(index)
-        tokens = item["input_ids"]
-        draw = generator(self.seed, epoch, index, "spans")
-        noise = noise_mask(len(tokens), self.settings.rate, self.settings.mean_span, draw)
-        inputs, targets = (np.append(ids, self.end) for ids in self.corruption.corrupt(tokens, noise))
-        return {"input_ids": inputs, "labels": targets, "window": item["window"]}
+        noise = self.denoiser.mask(len(item["input_ids"]), generator(self.seed, epoch, index, "spans"))
+        inputs, targets = corrupt(item["input_ids"], noise, self.sentinels)
+        return {
+            "input_ids": np.append(inputs, self.end),
+            "labels": np.append(targets, self.end),
+            "window": item["window"],
+        }
 
     def restore(self, example: dict[str, torch.Tensor]) -> np.ndarray:
         """The window's tokens, from its example."""
-        return self.corruption.restore(example["input_ids"].numpy()[:-1], example["labels"].numpy()[:-1])
-
-
-class Corruption:
-    """Replaces spans by sentinels, and restores them.
-
-    Args:
-        sentinels: int64, ids of ``<extra_id_0>``, ``<extra_id_1>`` and so on.
-    """
-
-    def __init__(self, sentinels: np.ndarray) -> None:
-        self.sentinels = sentinels
-
-    def corrupt(self, tokens: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Input and target, without an end, of tokens (n,) and a mask (n,) that is True at noise."""
-        first = noise & ~np.concatenate([[False], noise[:-1]])
-        sentinel = self.sentinels[np.maximum(np.cumsum(first) - 1, 0)]
-        inputs = np.where(noise, sentinel, tokens)[~noise | first]
-        # In the target a sentinel precedes the first token of each span.
-        targets = np.insert(tokens[noise], np.flatnonzero(first[noise]), sentinel[first])
-        return inputs, targets
-
-    def restore(self, inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Restore the tokens from the output of :meth:`corrupt`; DataError if input and target have different sentinels."""
-        holes, marks = (np.flatnonzero(np.isin(ids, self.sentinels)) for ids in (inputs, targets))
-        begins = len(targets) == 0 or bool(len(marks) and marks[0] == 0)
-        if not (begins and np.array_equal(inputs[holes], targets[marks])):
-            raise DataError(
-                f"the target has the sentinels {targets[marks].tolist()}, the input {inputs[holes].tolist()}; "
-                "they must be the same, and the target must begin with one"
-            )
-        kept, spans = np.split(inputs, holes), np.split(targets, marks)[1:]
-        pieces = [piece for span, rest in zip(spans, kept[1:], strict=True) for piece in (span[1:], rest[1:])]
-        return np.concatenate([kept[0], *pieces])
-
-
-def sentinel_tokens(count: int) -> list[SpecialToken]:
-    """T5's sentinels in order."""
-    return [SpecialToken(f"<extra_id_{i}>") for i in range(count)]
-
-
-def span_numbers(length: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """Numbers of noise tokens and of spans in a window, as in T5's ``random_spans_noise_mask``: the same for every draw."""
-    noise = min(max(round(length * rate), 1), length - 1)
-    return noise, min(max(round(noise / mean_span), 1), length - noise)
-
-
-def longest(size: Callable[[int], int], room: int) -> int:
-    """The longest window, of at least 2 tokens, whose ``size``, which grows with it, is at most ``room``; 0: there is none."""
-    high = 2
-    while size(high) <= room:
-        high *= 2
-    return bisect.bisect_right(range(2, high), room, key=size) + 1 if high > 2 else 0
-
-
-def noise_mask(length: int, rate: float, mean_span: float, draw: np.random.Generator) -> np.ndarray:
-    """Draw the noise of a window as T5 does: bool (length,), True at noise.
-
-    Noise and kept tokens are each divided into the same number of spans, uniformly over all ways to divide them, and alternate,
-    kept tokens first.
-    """
-    noise, spans = span_numbers(length, rate, mean_span)
-    kept_lengths, noise_lengths = _composition(length - noise, spans, draw), _composition(noise, spans, draw)
-    lengths = np.stack([kept_lengths, noise_lengths], axis=1).ravel()
-    return np.repeat(np.arange(2 * spans) % 2 == 1, lengths)
-
-
-def _composition(total: int, parts: int, draw: np.random.Generator) -> np.ndarray:
-    """Lengths (parts,), each at least 1, with the sum ``total``; uniform over all such lengths."""
-    borders = np.sort(draw.choice(total - 1, size=parts - 1, replace=False)) + 1
-    return np.diff(borders, prepend=0, append=total)
-
-
-class Denoiser(NamedTuple):
-    """One denoiser of UL2's mixture: its mode (``R``, ``S`` or ``X``), the share of noise, and the mean tokens of a span.
-
-    Mode S has one span, at the end.
-    """
-
-    mode: str
-    rate: float
-    mean_span: float | None = None
-
-    def numbers(self, length: int) -> tuple[int, int]:
-        """Noise tokens and spans of a window of ``length`` tokens."""
-        return span_numbers(length, self.rate, length if self.mean_span is None else self.mean_span)
-
-    def mask(self, length: int, draw: np.random.Generator) -> np.ndarray:
-        """True at noise, (length,)."""
-        if self.mean_span is None:
-            return np.arange(length) >= length - self.numbers(length)[0]
-        return noise_mask(length, self.rate, self.mean_span, draw)
-
-
-def window_length(
-    name: str, denoiser: Denoiser, size: Callable[[int], int], context: int, sentinels: int, filled: bool
-) -> int:
-    """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context.
-
-    Args:
-        filled: whether the inputs must fill the context, as those of other windows would be longer otherwise.
-
-    Raises:
-        ConfigError: the spans are too short for their rate, do not fit the window, or are more than there are sentinels.
-    """
-    rate, mean_span = denoiser.rate, denoiser.mean_span or 0
-    if mean_span and mean_span * (1 - rate) < rate:
-        raise ConfigError(
-            f"the objective {name!r} has a rate of {rate:g}, which leaves fewer kept tokens than spans of {mean_span:g} "
-            f"tokens; choose spans of {math.ceil(rate / (1 - rate))} tokens or more, or a lower rate"
-        )
-    length = longest(size, context)
-    if length == 0:
-        raise ConfigError(f"data.context is {context}, too short for a window of the objective {name!r}; lengthen it")
-    if mean_span >= length:
-        raise ConfigError(
-            f"the objective {name!r} has spans of {mean_span:g} tokens on average, but windows of {length} tokens; "
-            "choose shorter spans or a longer data.context"
-        )
-    if (spans := denoiser.numbers(length)[1]) > sentinels:
-        raise ConfigError(
-            f"the objective {name!r} needs {spans} sentinels for a window of {length} tokens, but the tokenizer has "
-            f"{sentinels}; choose a shorter data.context, longer spans, or more sentinels"
-        )
-    if filled and size(length) < context:
-        raise ConfigError(
-            f"the inputs of the objective {name!r} with a rate of {rate:g} have {size(length)} tokens or {context + 1}, never "
-            f"{context}; set data.context to {size(length)}, or choose longer spans"
-        )
-    return length
+        return restore(example["input_ids"].numpy()[:-1], example["labels"].numpy()[:-1], self.sentinels)
 
 
 PUBLISHED = (
@@ -273,7 +248,7 @@ class UL2(SingleObjective):
                 return 1 + length + 2 * spans
             return 1 + (length - noise + spans) + 1
 
-        return window_length(self.name, denoiser, size, context, self.sentinels, filled=self.model != "decoder")
+        return denoiser.window_length(self.name, size, context, self.sentinels, filled=self.model != "decoder")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         if cut.separate_documents or not cut.cross_documents:
@@ -291,7 +266,7 @@ class UL2Examples(Examples):
         self.settings, self.context, self.seed = settings, cut.context, seed
         ids = vocabulary.ids(settings.special_tokens, settings.name)
         self.modes = dict(zip(MODES, ids[settings.sentinels :], strict=True))
-        self.corruption = Corruption(np.array(ids[: settings.sentinels]))
+        self.sentinels = np.array(ids[: settings.sentinels])
         lengths = [settings.window_length(denoiser, cut.context) for denoiser in PUBLISHED]
         # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
         self.windows = cut.windows(corpus, max(lengths), vocabulary)
@@ -324,17 +299,12 @@ class UL2Examples(Examples):
         self._plan(epoch)
         return int(self._choices[index])
 
-    def tokens(self, epoch: int, index: int) -> np.ndarray:
-        """The original tokens of an example's window."""
-        length = int(self.lengths[self.denoiser(epoch, index)])
-        tokens, _ = self.windows.read(int(self._starts[index]), length)
-        check_ids(tokens, self.windows.vocab_size, self.windows.corpus.path)
-        return tokens
-
     def arrays(self, epoch: int, index: int) -> dict[str, Any]:
-        tokens, which = self.tokens(epoch, index), self.denoiser(epoch, index)
+        which = self.denoiser(epoch, index)
+        tokens, _ = self.windows.read(int(self._starts[index]), int(self.lengths[which]))
+        check_ids(tokens, self.windows.vocab_size, self.windows.corpus.path)
         noise = PUBLISHED[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
-        inputs, targets = self.corruption.corrupt(tokens, noise)
+        inputs, targets = corrupt(tokens, noise, self.sentinels)
         inputs, targets = np.append(self.modes[PUBLISHED[which].mode], inputs), np.append(targets, self.end)
         n = len(inputs)
         if self.settings.model == "decoder":
@@ -351,4 +321,4 @@ class UL2Examples(Examples):
         """The window's tokens, from its example."""
         ids, labels = example["input_ids"].numpy(), example["labels"].numpy()
         inputs = ids[example["prefix"].numpy()] if "prefix" in example else ids[:-1]
-        return self.corruption.restore(inputs[1:], labels[labels != NO_LOSS][:-1])
+        return restore(inputs[1:], labels[labels != NO_LOSS][:-1], self.sentinels)

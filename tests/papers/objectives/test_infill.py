@@ -18,6 +18,7 @@ from contextwise.models import load_generating_model
 from contextwise.objectives import Vocabulary
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infill.filling import Infiller, filling_objective, form_of
+from contextwise_papers.objectives.spans import corrupt
 from filling import (
     BYTES,
     END,
@@ -82,8 +83,8 @@ def test_an_encoder_decoder_reads_what_span_corruption_makes_of_one_span(prefix:
     made = Infiller(t5(SPANS), tokenizer, objective=SPANS).prompt(prefix, suffix)
     before, inner, behind = (ids.astype(np.int64) for ids in BYTES.encode([prefix, "middle", suffix]))
     noise = np.repeat([False, True, False], [len(before), len(inner), len(behind)])
-    corruption = SPANS.corruption(Vocabulary(tokenizer, END))
-    inputs, targets = corruption.corrupt(np.concatenate([before, inner, behind]), noise)
+    sentinels = np.array(Vocabulary(tokenizer, END).ids(SPANS.special_tokens, "spans"))
+    inputs, targets = corrupt(np.concatenate([before, inner, behind]), noise, sentinels)
     assert made.ids.tolist() == [*inputs.tolist(), END]
     assert form_of(t5(SPANS), tokenizer, SPANS).opening == (END, int(targets[0]))
 

@@ -39,7 +39,7 @@ def test_worked_example(letters):
     mask, cls, sep = words.ids(settings.special_tokens, "masked")
     draw = Scripted([0.1, 0.14, 0.15, 0.0, 0.149, 0.1, 0.9], [0.5, 0.79, 0.0, 0.8, 0.9, 0.0, 0.0])
     ids = np.array([cls, 65, 66, 67, 68, sep, 69])
-    inputs, labels = Masking(settings, words, mask).apply(ids, draw)
+    inputs, labels = Masking(settings, words).apply(ids, draw)
     # [CLS] and [SEP] would be chosen and are not; 66 and 69 are not chosen; 65: mask; 67: random; 68: kept.
     assert inputs.tolist() == [cls, mask, 66, 7, 68, sep, 69]
     assert labels.tolist() == [NO_LOSS, 65, NO_LOSS, 67, 68, NO_LOSS, NO_LOSS]
@@ -79,7 +79,7 @@ def test_the_rates_are_those_published(corpus, known):
 def test_random_tokens_are_drawn_evenly(letters):
     settings = build_objective("masked", rate=0.5, mask_share=0.0, random_share=1.0)
     words = vocabulary(settings, letters)
-    masking = Masking(settings, words, words.ids(settings.special_tokens, "masked")[0])
+    masking = Masking(settings, words)
     inputs, labels = masking.apply(np.full(60_000, 256), np.random.default_rng(0))
     assert (inputs == 256).all() and (labels == NO_LOSS).all()  # end-of-text alone
     inputs, labels = masking.apply(np.full(60_000, 65), np.random.default_rng(0))

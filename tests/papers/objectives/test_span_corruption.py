@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import Cut, build_objective
-from contextwise_papers.objectives.spans import Corruption, noise_mask, span_numbers
+from contextwise_papers.objectives.spans import Denoiser, corrupt, restore
 from objective_corpora import CHANCE, vocabulary
 from small import Memory
 
@@ -20,29 +20,28 @@ SENTINELS = np.arange(1000, 1100)
 def test_worked_example():
     tokens = np.array([10, 11, 12, 13, 14, 15, 16, 17])
     noise = np.array([0, 0, 1, 1, 0, 0, 1, 0], dtype=bool)
-    inputs, targets = Corruption(SENTINELS).corrupt(tokens, noise)
+    inputs, targets = corrupt(tokens, noise, SENTINELS)
     assert inputs.tolist() == [10, 11, 1000, 14, 15, 1001, 17]
     assert targets.tolist() == [1000, 12, 13, 1001, 16]
-    assert Corruption(SENTINELS).restore(inputs, targets).tolist() == tokens.tolist()
+    assert restore(inputs, targets, SENTINELS).tolist() == tokens.tolist()
 
 
 @given(noise=st.lists(st.booleans(), min_size=1, max_size=60))
 def test_any_spans_are_put_back(noise):
     tokens = np.arange(len(noise))
-    inputs, targets = Corruption(SENTINELS).corrupt(tokens, np.array(noise))
+    inputs, targets = corrupt(tokens, np.array(noise), SENTINELS)
     assert len(inputs) + len(targets) - 2 * np.isin(inputs, SENTINELS).sum() == len(tokens)
-    assert Corruption(SENTINELS).restore(inputs, targets).tolist() == tokens.tolist()
+    assert restore(inputs, targets, SENTINELS).tolist() == tokens.tolist()
 
 
 def test_what_does_not_belong_together_is_not_put_together():
-    corruption = Corruption(SENTINELS)
     for inputs, targets in [([1, 1000], [1001, 5]), ([1, 1000], []), ([1], [4]), ([1, 1000], [4, 1000, 5])]:
         with pytest.raises(DataError, match="they must be the same"):
-            corruption.restore(np.array(inputs), np.array(targets, dtype=np.int64))
+            restore(np.array(inputs), np.array(targets, dtype=np.int64), SENTINELS)
 
 
 def test_numbers_of_the_exercise():
-    noise, spans = span_numbers(512, 0.15, 3)
+    noise, spans = Denoiser("R", 0.15, 3).numbers(512)
     assert (noise, spans) == (77, 26)
     assert 512 - noise + spans == 461
     assert noise + spans + 1 == 104
@@ -63,7 +62,7 @@ def test_windows_fill_the_context_exactly(corpus, known):
 def test_every_way_of_cutting_is_as_likely():
     # 4 noise tokens in 2 spans, 6 others in 2: C(3,1) * C(5,1) masks
     draw = np.random.default_rng(0)
-    masks = [tuple(noise_mask(10, 0.4, 2, draw)) for _ in range(6000)]
+    masks = [tuple(Denoiser("R", 0.4, 2).mask(10, draw)) for _ in range(6000)]
     counts = np.unique(masks, axis=0, return_counts=True)[1]
     assert len(counts) == comb(3, 1) * comb(5, 1)
     assert chisquare(counts).pvalue > CHANCE
@@ -71,8 +70,9 @@ def test_every_way_of_cutting_is_as_likely():
 
 @given(length=st.integers(2, 300), rate=st.floats(0.01, 0.99), mean=st.floats(1, 40), seed=st.integers(0, 100))
 def test_masks_have_the_numbers_that_t5_counts(length, rate, mean, seed):
-    noise, spans = span_numbers(length, rate, mean)
-    mask = noise_mask(length, rate, mean, np.random.default_rng(seed))
+    denoiser = Denoiser("R", rate, mean)
+    noise, spans = denoiser.numbers(length)
+    mask = denoiser.mask(length, np.random.default_rng(seed))
     assert (len(mask), mask.sum()) == (length, noise)
     assert not mask[0] and mask[-1]
     assert (np.diff(mask.astype(int)) == 1).sum() == spans
@@ -83,7 +83,7 @@ def test_examples_of_real_text(corpus, known):
     objective = build_objective("spans")
     words = known(objective)
     examples = objective.examples(corpus, Cut(128), 0, words)
-    sentinels = examples.corruption.sentinels
+    sentinels = examples.sentinels
     lengths = []
     for index in range(1000):
         example = examples.example(1, index)

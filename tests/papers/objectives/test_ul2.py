@@ -88,10 +88,10 @@ def test_examples_of_an_encoder_and_decoder(corpus, known):
         inputs, labels = example["input_ids"].numpy(), example["labels"].numpy()
         assert (len(inputs), len(labels)) == (128, examples.target)
         assert inputs[0] == mode[denoiser.mode] and inputs[-1] == corpus.end_of_text
-        assert np.isin(inputs, examples.corruption.sentinels).sum() == spans
+        assert np.isin(inputs, examples.sentinels).sum() == spans
         assert (labels != NO_LOSS).sum() == noise + spans + 1
         if denoiser.mode == "S":
-            assert spans == 1 and inputs[-2] == examples.corruption.sentinels[0] == labels[0]
+            assert spans == 1 and inputs[-2] == examples.sentinels[0] == labels[0]
             assert abs(noise / length - 0.25) < 0.01
         seen.add(which)
     assert seen == set(range(7))
@@ -108,7 +108,7 @@ def test_examples_of_a_decoder(corpus, known):
         # The prefix's last position predicts the target's first token; from there on each label is the next input.
         assert np.flatnonzero(labels != NO_LOSS).tolist() == list(range(p - 1, p - 1 + len(targets)))
         assert ids[p : p + len(targets) - 1].tolist() == targets[:-1].tolist()
-        assert targets[0] == examples.corruption.sentinels[0] and targets[-1] == corpus.end_of_text
+        assert targets[0] == examples.sentinels[0] and targets[-1] == corpus.end_of_text
         assert 128 - (p + len(targets) - 1) <= 2
 
 

@@ -1,15 +1,13 @@
 """Holes with known middles, and the scores of the texts that a model fills in.
 
-The holes are lines cut out of documents, or tasks in the form of HumanEval-infilling (Bavarian et al. 2022). Trailing white
-space of the generated and the expected middle is removed before they are compared; generated text is never executed.
+The holes are lines cut out of documents, or tasks in the form of HumanEval-infilling (Bavarian et al. 2022).
+Trailing white space is removed before texts are compared; generated text is never executed.
 
     exact match      = share of holes in which the two are the same
     edit similarity  = mean of 1 - d / (m + n); d: characters to delete and insert to make one of the other,
-                       m and n: their lengths; 1 if both are empty
+                       m and n: their lengths; 1 if both are empty (CodeXGLUE, RepoBench)
 
-The second is the value that ``Levenshtein.ratio`` returns, and ``fuzz.ratio`` times 100, by which CodeXGLUE, RepoBench and
-CrossCodeEval score completions. Both are ratios of sums over *documents* to numbers of holes, and the intervals are drawn over
-documents: a document of which one line was cut out, or a problem of HumanEval, which may have many holes.
+Intervals are over documents: one of a corpus, or a problem of HumanEval, which may have many holes.
 """
 
 import re
