@@ -18,15 +18,7 @@ RowForm = TypeVar("RowForm", bound=Form)
 
 
 def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -> RowForm:
-    """Validate an object of a file against its form.
-
-    Args:
-        where: file and line.
-        wanted: description of the form's fields for the message.
-
-    Raises:
-        DataError: fields are missing or invalid; the message names the first five.
-    """
+    """Validate an object of a file and line (``where``) against its form; a DataError names the first five problems."""
     try:
         return form.model_validate(row)
     except ValidationError as error:

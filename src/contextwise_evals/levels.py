@@ -1,12 +1,11 @@
 """Mean scores of questions on documents, under several conditions, with intervals and paired differences.
 
 A data set's score is the mean over its questions, a group's the mean over its data sets. Intervals are 95% t-intervals over
-documents: all questions on a document, under all conditions, stay together. So the difference of two conditions is paired. In
-the mean of several data sets, the squared variances of the data sets are added.
+documents: all questions on a document, under all conditions, stay together. In the mean of several data sets, their squared
+variances are added.
 
-Where all documents agree there is no spread. There the interval is Wilson's, with the documents as its trials; and a
-difference of 0 at every document has the interval ± z²/(D + z²), Wilson's upper limit for a change that was not
-observed. In the mean of several data sets, one without spread adds none.
+Where all documents agree there is no spread: the interval is then Wilson's, with the documents as its trials, and that of a
+difference of 0 at every document ± z²/(D + z²), Wilson's upper limit for a change that was not observed.
 
 Legend of shapes: Q questions, D documents, V conditions.
 """

@@ -63,12 +63,7 @@ class Question:
 
 
 class Needle(NamedTuple):
-    """Position of a part of the text that the answer depends on, in tokens.
-
-    Attributes:
-        behind: tokens of the text behind its last token: its distance from the end.
-        reach: tokens from its first token to the end of the text: the smallest visible context that holds all of it.
-    """
+    """Part of a text that an answer depends on: tokens ``behind`` its last one, and ``reach``, from its first to the end."""
 
     behind: int
     reach: int
@@ -87,16 +82,10 @@ class Encoded(Prompt):
 
 
 class Encoder:
-    """Turns questions into token ids for one model.
+    """Turns questions into token ids for one model, whose ``name`` stands in errors.
 
-    Args:
-        tokenizer: the model's.
-        chat: put the question into the tokenizer's chat template, as a user's message; the model continues the answer's
-            beginning. Thinking is switched off in templates that have it.
-        name: of the model in errors.
-
-    Raises:
-        ConfigError: the tokenizer has no character offsets (it is not a fast one), or no chat template.
+    With ``chat`` a question becomes a user's message in the tokenizer's chat template, without thinking, and the model
+    continues the answer's beginning.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", chat: bool = False, name: str = "the model") -> None:
@@ -146,11 +135,8 @@ def apply_template(
 ) -> Any:
     """A conversation in a tokenizer's chat template, up to where the next answer begins.
 
-    Args:
-        fix: what to do without the template, the end of an error.
-
-    Raises:
-        ConfigError: the template, a program of the model's author, fails, leaves the last message out, or writes a flood.
+    A ConfigError, which ends in ``fix``, if the template, a program of the model's author, fails, leaves the last message out,
+    or writes a flood.
     """
     asked, given = messages[-1]["content"].strip(), sum(len(message["content"]) for message in messages)
     try:
@@ -189,11 +175,8 @@ def check_positions(
 ) -> None:
     """Raise a ConfigError if the longest prompt with its answer does not fit into the model's positions.
 
-    Args:
-        questions: name in the message, question, most tokens of its answer.
-        visible: tokens of the body.
-        further: another fix than a smaller visible context, appended to the message.
-        setting: what sets the visible context, as in the message.
+    ``questions`` are (name in the message, question, most tokens of its answer); ``setting`` is what sets ``visible``, the
+    tokens of the body, and ``further`` another fix than a smaller one.
     """
     limit, questions = subject.positions, list(questions)
     sizes = [(len(question.prompt(visible)) + new, name) for name, question, new in questions]
@@ -232,11 +215,7 @@ def answer_all(
     """Answer the questions of each task at each visible context that the unfinished work lacks; returns all answers.
 
     The batches, of one task and one context each, depend on the arguments alone. So an answer comes from the same batch, with
-    the same rounding, however often a measurement is interrupted.
-
-    Args:
-        new_tokens: most tokens of an answer, by task.
-        batch_tokens, mixed_up_to: as for :func:`~contextwise.evaluation.scoring.windows.batches`; a length includes the answer.
+    the same rounding, however often a measurement is interrupted. ``new_tokens``: most tokens of an answer, by task.
     """
     from contextwise.evaluation.scoring.windows import batches
 

@@ -69,15 +69,12 @@ class ModelReader:
         opening: Sequence[int] = (),
         sampling: Sampling | None = None,
     ) -> list[list[int]]:
-        """The token ids of the answers, with those behind an end.
+        """The token ids of the answers, with those behind an end; a CheckpointError if the logits are NaN.
 
         Args:
             stops: tokens that end an answer; by default the model's own.
             opening: what an encoder-decoder's decoder begins with; empty for a decoder.
             sampling: how tokens are chosen; by default always the likeliest.
-
-        Raises:
-            CheckpointError: the model's logits are NaN.
         """
         rows = [torch.tensor(prompt) for prompt in prompts]
         # Generation continues at the right end of a decoder's input; an encoder counts its positions from the left end.

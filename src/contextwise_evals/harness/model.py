@@ -1,9 +1,7 @@
 """Causal language model for lm-evaluation-harness, with bounded memory.
 
-The harness's own class for Hugging Face models computes the log-softmax of every position of a batch over the whole vocabulary.
-Here the head is applied only to the positions of the continuations, some hundreds at a time; for the other positions only the
-hidden states are kept. Answers that a model generates are written greedily in batches of bounded size. Tokenization, truncation
-and windows are the harness's own code, so the results equal the harness's.
+The harness's own class computes the log-softmax of every position over the whole vocabulary. Here the head is applied only to
+the positions of the continuations, some hundreds at a time. Tokenization, truncation and windows are the harness's own code.
 
 Legend of shapes: B rows in a batch, T positions of the longest of them, D channels, P positions whose logits are needed, A
 answers: pairs of a position and a token that is scored there.
@@ -58,15 +56,10 @@ class BoundedLM(HFLM):
 
     Args:
         max_length: maximum number of positions; None: the value that the harness reads from the model's configuration.
-        batch_tokens: positions of a batch, padding included.
         journal: keeps the answers, by a hash of the request, and has those of a stopped measurement.
 
     Attributes:
         cut: task -> its documents whose text exceeded the model's positions, so that the beginning was truncated.
-        stage: label of the progress bar.
-
-    Raises:
-        CheckpointError: the tokenizer has no token to put before a text.
     """
 
     def __init__(
@@ -101,13 +94,7 @@ class BoundedLM(HFLM):
         }
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Log-likelihood in nats of each request's continuation, and whether it is the likeliest at every token.
-
-        Raises:
-            DataError: a continuation has no token, or more than the model has positions.
-            CheckpointError: the model's logits are NaN, or its tokenizer has tokens outside the vocabulary.
-            Interrupted: the process received a request to stop.
-        """
+        """Log-likelihood in nats of each request's continuation, and whether it is the likeliest at every token."""
         self._asking = [(str(request.task_name), int(request.doc_id)) for request in requests]
         try:
             return super().loglikelihood(requests, disable_tqdm=True)
@@ -157,12 +144,7 @@ class BoundedLM(HFLM):
         return [Row(inputs, tuple(each), prefix) for (inputs, prefix), each in rows.items()]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = True) -> list[str]:
-        """The greedy answer to each request, up to its first stop sequence.
-
-        Raises:
-            ConfigError: an answer may have as many tokens as the model has positions.
-            CheckpointError, Interrupted: as for :meth:`loglikelihood`.
-        """
+        """The greedy answer to each request, up to its first stop sequence."""
         questions = [self._question(request) for request in requests]
         keys = [content_key(prompt=ids, new_tokens=new, until=until) for ids, new, until in questions]
         answers: dict[str, str] = {}

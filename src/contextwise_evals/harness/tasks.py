@@ -72,8 +72,7 @@ def harness_tasks() -> TaskManager:
 def load_tasks(names: Sequence[str], include_path: Path | None, lengths: Range | None = None) -> dict[str, Any]:
     """Load tasks by name; a name is looked up in a folder of YAML files first. A tag or a group stands for its tasks.
 
-    Args:
-        lengths: keep only the documents whose field ``length`` is at least the first number and below the second.
+    ``lengths``: keep only the documents whose field ``length`` is at least the first number and below the second.
     """
     if include_path is not None and not include_path.is_dir():
         raise DataError(f"include_path is {include_path}, but there is no such folder")
@@ -142,12 +141,7 @@ def _keep(name: str, task: Any, lengths: Range) -> None:
 def plan_tasks(
     names: Sequence[str], num_fewshot: Sequence[int], include_path: Path | None, lengths: Range | None = None
 ) -> list[Planned]:
-    """Plan every task with every number of examples (tasks on whole texts only once); ``lengths`` as for :func:`load_tasks`.
-
-    Raises:
-        ConfigError: a task does not exist, or is of a kind that is not supported.
-        DataError: a task's documents cannot be read, or are too few for the examples; or the Hub cannot be reached.
-    """
+    """Plan every task with every number of examples (tasks on whole texts only once); ``lengths`` as for :func:`load_tasks`."""
     problem = hub_problem() if include_path is None else None
     if problem:
         raise DataError(
@@ -172,13 +166,7 @@ def plan_tasks(
 def ask_tasks(
     subject: Subject, planned: Sequence[Planned], contexts: Sequence[int | None], limit: int | None, work: Work
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Measure a model on planned tasks with each context: the summary, and the harness's results and the answers as files.
-
-    Raises:
-        ConfigError: an answer may be longer than a context.
-        CheckpointError: the model's logits are NaN, or its tokenizer does not fit.
-        Interrupted: the process received a request to stop.
-    """
+    """Measure a model on planned tasks with each context: the summary, and the harness's results and the answers as files."""
     rows: list[dict[str, Any]] = []
     answers: list[dict[str, Any]] = []
     files: dict[str, Any] = {}

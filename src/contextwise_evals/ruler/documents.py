@@ -75,10 +75,8 @@ class DocumentQA(Task):
     """Paragraphs, one of which answers the question.
 
     The others are of the same article first, in random order, then of any; as many as fit, shuffled. Then the position of the
-    answering paragraph is drawn by the law, among the positions between the others.
-
-    Args:
-        passages: paragraphs and questions; only questions whose paragraph fits are used, each once before any is repeated.
+    answering paragraph is drawn by the law, among the positions between the others. Only questions whose paragraph fits are
+    used, each once before any is repeated.
     """
 
     name, title = "qa_1", "document QA"

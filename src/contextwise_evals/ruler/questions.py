@@ -26,14 +26,7 @@ NOISE = "The river runs slowly. The hills are quiet. A bell rings at noon. Then 
 
 @dataclass(frozen=True)
 class Size:
-    """The length of the texts, and the law of positions in them.
-
-    Attributes:
-        length: most tokens of a body; L of the law.
-        gamma: γ of the law.
-        tokens: counts the tokens of a text, by the model's tokenizer.
-        seed: of all draws.
-    """
+    """The most tokens of a body (``length``, L of the law), γ of the law of positions, a counter of tokens, and the seed."""
 
     length: int
     gamma: float
@@ -45,11 +38,7 @@ class Size:
         return generator(self.seed, 0, index, f"ruler {name}")
 
     def probabilities(self, distances: np.ndarray) -> np.ndarray:
-        """Probability of each position by the law, (positions,) float64; they sum to 1.
-
-        Args:
-            distances: (positions,) x of each position, tokens; a ValueError unless it is at least 0 and below the length.
-        """
+        """Probability of each position by the law, (positions,) float64, from its x; a ValueError for an x out of range."""
         distances = np.asarray(distances, dtype=np.float64)
         if distances.size == 0 or distances.min() < 0 or distances.max() >= self.length:
             raise ValueError(f"distances must be from 0 to below {self.length}")
@@ -69,13 +58,9 @@ class Size:
 
 
 class Task(ABC):
-    """One of RULER's tasks.
+    """One of RULER's tasks, with RULER's name and most tokens of an answer.
 
-    Attributes:
-        name: RULER's.
-        title: the name in words.
-        match: ``all``: the score is the share of the answers that occur; ``part``: 1 if one of them does, else 0.
-        new_tokens: most tokens of an answer, RULER's.
+    ``match``: ``all``: the score is the share of the answers that occur; ``part``: 1 if one of them does, else 0.
     """
 
     name: ClassVar[str]
@@ -89,11 +74,7 @@ class Task(ABC):
 
 
 class FilledTask(Task):
-    """A task whose text is filled up to the length with pieces that hold no answer.
-
-    Attributes:
-        fewest: pieces that a text has at least.
-    """
+    """A task whose text is filled up to the length with pieces that hold no answer, ``fewest`` of them at least."""
 
     fewest: ClassVar[int]
 
@@ -126,12 +107,9 @@ class FilledTask(Task):
 def largest_fit(
     tokens_of: Callable[[int], int], room: int, guess: int, fewest: int = 0, most: int | None = None
 ) -> int:
-    """The largest n from ``fewest`` on with ``tokens_of(n) <= room``; ``fewest - 1`` if even those do not fit.
+    """The largest n from ``fewest`` to ``most`` with ``tokens_of(n) <= room``; ``fewest - 1`` if even those do not fit.
 
-    Args:
-        tokens_of: does not decrease with n.
-        guess: the search begins here; the nearer to the result, the fewer calls.
-        most: upper limit of n.
+    ``tokens_of`` does not decrease with n; the nearer ``guess`` to the result, the fewer calls.
     """
     beyond = sys.maxsize if most is None else most + 1
     low, high, step, n = fewest - 1, beyond, 1, max(fewest, min(guess, beyond - 1))

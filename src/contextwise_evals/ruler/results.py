@@ -1,13 +1,8 @@
 """Scores of RULER's answers by string match, accuracies with intervals, and the best visible context.
 
-    all   score = share of the answers that occur in the text that the model wrote
-    part  score = 1 if one of the answers does, else 0
-
-Upper and lower case are equal. The interval of an accuracy is Wilson's score interval, that of
-its difference from the best context's, paired by question, Student's t.
-
-A bootstrap over questions gives the share of resamples in which a visible context is the best: all visible contexts have the
-same questions, so each resample draws questions with all their scores, and its best context has the greatest mean score.
+Upper and lower case are equal. The interval of an accuracy is Wilson's score interval, that of its difference from the best
+context's, paired by question, Student's t. A bootstrap over questions gives the share of resamples in which a visible context
+has the greatest mean score.
 
 Legend of shapes: Q questions, V visible contexts.
 """

@@ -41,10 +41,8 @@ class VariableTracking(FilledTask):
     """Find the variables with one value, which a chain of assignments between lines of noise passes on.
 
     A number is assigned to a first variable, and each variable to the next. The chain runs from the farthest assignment to the
-    nearest: a model that sees all but the first one does not know which variables have the value.
-
-    Args:
-        example: put a worked example with fewer lines before the text, as RULER does.
+    nearest: a model that sees all but the first one does not know which variables have the value. With ``example`` a worked
+    example with fewer lines precedes the text, as in RULER.
     """
 
     name, title = "vt", "variable tracking"
@@ -120,9 +118,6 @@ class CommonWords(FilledTask):
     """A numbered list in which ten words occur more often than all others.
 
     Up to 4,095 tokens, the ten occur 6 times each and the others once; in longer texts 30 times and 3 times, as in RULER.
-
-    Args:
-        example: put a worked example with fewer words before the list, as RULER does.
     """
 
     name, title = "cwe", "common words"

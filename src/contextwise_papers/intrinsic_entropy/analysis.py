@@ -32,19 +32,12 @@ class IntrinsicEntropy:
     """Entropies, dimensions and fits of one measurement; what its files do not allow becomes a note.
 
     Attributes:
-        losses: context -> cross entropy with its interval over documents.
-        differences: context -> cross entropy minus that at the longest context, of the same targets, with its interval; for
-            every context but the longest.
+        differences: context -> cross entropy minus that at the longest context, for every context but the longest.
         spectra: context -> (D,) eigenvalues, the largest first.
-        entropies: N -> context -> S_N, for every N from 2 to the least rank of the spectra.
-        sizes: the N in tables.
+        entropies: N -> context -> S_N, for every N from 2 to the least rank of the spectra; ``sizes`` are those in tables.
         dimensions: threshold -> context -> intrinsic dimension.
         kde: context -> Gaussian-KDE entropy over ``directions`` leading directions; empty where it does not exist.
-        kde_with_own: the same with each point in its own density, as in the source.
-        power: fit of the loss over context; None with the reason among ``notes``.
-        by_entropy: N -> fit of the loss over S_N, for every N where it can be fitted.
-        by_dimension: threshold -> fit of the loss over the dimension.
-        by_kde: fit of the loss over the KDE entropy; None without one.
+        power, by_entropy, by_dimension, by_kde: fits of the loss over the context and over these.
         correlation: Pearson's, over contexts, between ``names``: ``−CE``, ``S_N``, and ``KDE`` where there is one.
     """
 

@@ -50,13 +50,10 @@ KINDS = ("best", "last")
 
 @dataclass(frozen=True)
 class Features:
-    """A trained MLP at its context, with one kind of weights.
+    """A trained MLP at its context, with one kind of weights: its loss, nats, and relative eigenvalues, the largest first.
 
-    Attributes:
-        loss: cross entropy, nats.
-        relative: eigenvalues of the context feature over the largest, the largest first.
-        answers: entropy of the answers of all visible tasks, decoded from one context feature, nats.
-        output: entropy of the answer to the task that is asked, nats.
+    ``answers`` is the entropy of the answers of all visible tasks, decoded from one context feature; ``output`` that of the one
+    that is asked, nats.
     """
 
     loss: float

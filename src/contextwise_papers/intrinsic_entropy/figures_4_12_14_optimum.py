@@ -1,16 +1,11 @@
 """The optimal training context by size of the training set: intrinsic entropy, Section 3, Figures 4, 12 and 14.
 
-For each size of the training set and each context a model is trained until the loss on held-out data rises. With several seeds
-a claim is decided where it holds in each of them, or in none; one seed decides none.
+For each size of the training set and each context a model is trained until the loss on held-out data rises. On a corpus the
+lowest best-context loss along each run is compared: the mean over the last tenth of the training context, on the same
+held-out tokens. The source compares the mean over all positions, which is easier for longer contexts; it is reported too.
 
-On a corpus every step has as many tokens, and the lowest best-context loss along each run is compared: the mean over the last
-tenth of the training context, on the same held-out tokens for every context. The source compares the mean over all positions,
-which is easier for models of longer contexts (context scaling, Section 2); that mean is reported too.
-
-Nearest-neighbour distances and the approximation loss against the number of samples (Appendix D.2, Eq. 4): by Theorem 1 the
-mean distance from one of D features to the nearest other falls no slower than D^(-c/d), with c = 1 where their density is
-bounded from below; by Theorem 2 so does the approximation loss, the loss above the Bayes model's: α ≈ c/d. On the parity task
-that loss is exact: of a held-out sample whose task is not visible the lowest is log 2, of any other 0.
+Appendix D.2: by Theorem 1 the mean distance from one of D features to the nearest falls no slower than D^(-c/d), with c = 1
+where their density is bounded from below; by Theorem 2 so does the loss above the Bayes model's, with samples: α ≈ c/d.
 """
 
 import math
@@ -60,13 +55,7 @@ LAW = next(form for form in ONE_SIZE if form.name == "harder")
 
 @dataclass(frozen=True)
 class Optima:
-    """Lowest losses by (training-set size, context), seed by seed.
-
-    Attributes:
-        losses: one value a seed, nats.
-        sizes: of the training set, the smallest first.
-        contexts: the shortest first.
-    """
+    """Lowest losses in nats by (training-set size, context), one value a seed; sizes and contexts ascend."""
 
     losses: Mapping[tuple[int, int], Sequence[float]]
     sizes: Sequence[int]
@@ -286,9 +275,7 @@ def add_data_scaling(
 ) -> None:
     """Add the distances, the dimension that follows from them, and the exponent of the loss to an outcome.
 
-    Args:
-        losses: lowest validation losses by (training samples, context), one value a seed, nats.
-        largest: context -> the runs on the most samples, seed by seed; their features are measured.
+    ``largest``: context -> the runs on the most samples, seed by seed, whose features are measured.
     """
     distances = {context: [distances_of(run) for run in runs] for context, runs in largest.items()}
     distances = {context: of_seeds for context, of_seeds in distances.items() if all(of_seeds)}

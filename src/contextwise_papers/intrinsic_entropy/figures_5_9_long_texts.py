@@ -237,9 +237,8 @@ def optimum_claims(
 ) -> list[Claim]:
     """Whether some visible context below the whole is best, in the longest texts, and whether it moves with γ.
 
-    Args:
-        results: (length, γ) -> task -> its entry of a RULER summary.
-        at_longest: whether the document claims that the complete text is best for this task.
+    ``results``: (length, γ) -> task -> its entry of a RULER summary; ``at_longest``: the document claims the whole text as
+    best.
     """
     results_of_task = {key: result[task] for key, result in results.items()}
     inner = {key: inner_optimum(result) for key, result in results_of_task.items()}

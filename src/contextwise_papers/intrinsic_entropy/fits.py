@@ -20,13 +20,7 @@ LARGEST_EXPONENT, SMALLEST_EXPONENT = 20.0, 1e-3
 
 @dataclass(frozen=True)
 class PowerFit:
-    """CE ≈ C0 + C / l^γ (intrinsic entropy, Eq. 3).
-
-    Attributes:
-        floor: C0, the loss in the limit of an infinite context.
-        scale: C, excess over the floor at a context of one token.
-        exponent: γ.
-    """
+    """CE ≈ C0 + C / l^γ (intrinsic entropy, Eq. 3): C0 is the floor, C the scale, γ the exponent."""
 
     floor: Estimate
     scale: Estimate
@@ -52,12 +46,9 @@ class LineFit:
 
 
 def fit_power(losses: Mapping[int, float]) -> PowerFit:
-    """Least squares of C0 + C / l^γ through losses by context length.
+    """Least squares of C0 + C / l^γ through losses of four contexts or more; a ConfigError where no power law has its optimum.
 
     For a given γ the fit is linear, so only γ is searched for, and the result does not depend on a starting point.
-
-    Raises:
-        ConfigError: there are fewer than four contexts, or no power law has its optimum there.
     """
     contexts = tuple(sorted(losses))
     if len(contexts) < 4:
@@ -107,11 +98,7 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
 
 
 def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
-    """Least squares of a straight line through the points of the contexts that both have.
-
-    Raises:
-        ConfigError: there are fewer than three contexts, or x does not vary.
-    """
+    """Least squares of a straight line through the points of the contexts that both have: three or more, else a ConfigError."""
     contexts = tuple(sorted(x.keys() & y.keys()))
     xs, ys = (np.array([values[context] for context in contexts], float) for values in (x, y))
     if len(contexts) < 3:
@@ -138,14 +125,7 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
 
 
 def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], np.ndarray]:
-    """Pearson's correlations between some series, over the contexts that all of them have.
-
-    Returns:
-        The names of the series that vary, and (series, series) correlations.
-
-    Raises:
-        ConfigError: there are fewer than three contexts.
-    """
+    """Names of the series that vary, and Pearson's correlations of these over the contexts that all have, three or more."""
     contexts = sorted(set.intersection(*(set(values) for values in series.values()))) if series else []
     if len(contexts) < 3:
         raise ConfigError(f"correlations need three contexts or more, and there are {len(contexts)}")

@@ -138,14 +138,9 @@ def needles_table(summary: dict[str, Any], title: str = "") -> Table:
 
 
 def two_needle_question(size: Size, index: int, far: float = 0.75, near: float = 0.25) -> Question:
-    """One text with two needles, each at a given part of the text's length from its end.
+    """One text with two needles, at distances ``far`` > ``near`` from the end, shares of the length; the far one is the first.
 
-    Args:
-        size: the text's length, the tokenizer and the seed; its γ is not used.
-        far, near: distances from the end, as shares of the length; far > near.
-
-    Returns:
-        The question; its one answer is a number, and its needles are first the far one, then the near one.
+    Its one answer is a number; γ of the size is not used.
     """
     sentences, (thing, second, answer) = _needles(size, index)
 

@@ -33,23 +33,11 @@ class ParityConfig(PreTrainedConfig):
 
     def __init__(self, bits: int = 60, tasks: int = 100, **kwargs: Any) -> None:
         self.bits, self.tasks = bits, tasks
-        if min(bits, tasks) < 1:
-            raise ConfigError(f"bits is {bits} and tasks {tasks}, but both must be at least 1")
         super().__init__(**kwargs)
 
 
 class ParityTransformerConfig(ParityConfig):
-    """Configuration of :class:`ParityTransformer`.
-
-    Args:
-        bits, tasks: size of the parity task.
-        hidden_size, intermediate_size, num_hidden_layers, rope_theta: by default those of the paper (intrinsic entropy,
-            Section 4.3).
-        num_attention_heads: not given in the paper.
-
-    Raises:
-        ConfigError: the width is not divisible by the heads, or the width of a head is odd.
-    """
+    """Configuration of :class:`ParityTransformer`; by default the paper's (Section 4.3), which does not give the heads."""
 
     model_type = "parity_transformer"
 
@@ -95,14 +83,7 @@ class ParityTransformerConfig(ParityConfig):
 
 
 class ParityMLPConfig(ParityConfig):
-    """Configuration of :class:`ParityMLP`.
-
-    Args:
-        bits, tasks: size of the parity task; the input has exactly ``bits`` bits.
-        feature_size: width of the context feature (80 in the paper).
-        width: width of the hidden layers of both MLPs; not given in the paper.
-        layers: hidden layers of each MLP; not given in the paper.
-    """
+    """Configuration of :class:`ParityMLP`; the paper gives the width of the feature, 80, but not that of the hidden layers."""
 
     model_type = "parity_mlp"
     # For counting operations: there is no attention.
@@ -113,10 +94,6 @@ class ParityMLPConfig(ParityConfig):
         self, bits: int = 100, tasks: int = 50, feature_size: int = 80, width: int = 512, layers: int = 1, **kwargs: Any
     ) -> None:
         self.feature_size, self.width, self.layers = feature_size, width, layers
-        if min(feature_size, width, layers) < 1:
-            raise ConfigError(
-                f"feature_size is {feature_size}, width {width} and layers {layers}, but all must be at least 1"
-            )
         super().__init__(bits, tasks, **kwargs)
 
 
@@ -138,15 +115,7 @@ class ParityModel(PreTrainedModel):
         """Do nothing: keep torch's initialization; a stock backbone initializes its own weights."""
 
     def forward(self, input_ids: Tensor, labels: Tensor | None = None, **_: Any) -> SequenceClassifierOutput:
-        """Classify the answers of samples.
-
-        Args:
-            input_ids: (B, T), the bits (0, 1, or 2 for masked), then the task token.
-            labels: (B, 1) or (B,), the answers, 0 or 1.
-
-        Returns:
-            ``logits`` (B, 2), and ``loss``, their mean cross entropy in nats, if there are labels.
-        """
+        """Classify the answers of samples, (B, T) bits (2 for masked) and then the task; ``labels`` 0 or 1, (B, 1) or (B,)."""
         logits = self.answer(self.hidden_states(input_ids)[:, 0])
         loss = None
         if labels is not None:

@@ -89,8 +89,7 @@ class ExponentialRegime:
         directions: indices i of the regime, from 1 on; the source's m is their number.
         zipf: context -> line of ln(λ_i / λ_1) over ln i in the regime before; minus its slope is the exponent.
         decay: context -> line of ln(λ_i / λ_1) over i; minus its slope is α_l.
-        growth: context -> mean of ln(λ_i / λ_1) over the regime minus that at the longest context. It is ln γ(l) where all
-            α_l are α, as the source has it (Eq. 36).
+        growth: context -> mean of ln(λ_i / λ_1) minus that at the longest context; ln γ(l) where all α_l are α (Eq. 36).
     """
 
     directions: range

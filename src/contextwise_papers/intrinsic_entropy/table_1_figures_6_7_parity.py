@@ -36,14 +36,10 @@ _AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class ContextLoss:
-    """A trained model at one context.
+    """A trained model at one context: its mean cross entropy in nats, and its standard error over samples.
 
-    Attributes:
-        loss: mean cross entropy of the answers, nats.
-        standard_error: of ``loss`` over samples.
-        excess: ``loss`` minus the mean of the lowest possible loss on the same samples: log 2 where the task's larger bit is
-            not visible, and 0 elsewhere. Without the sampling noise of how many samples are of which kind.
-        minimum: the exact lowest cross entropy.
+    ``excess`` is the loss minus the mean of the lowest possible loss on the same samples, without the noise of how many samples
+    are of which kind; ``minimum`` is the exact lowest cross entropy.
     """
 
     loss: float

@@ -1,20 +1,16 @@
 """Contrastive training of embeddings: the neighbouring segment of a document is to be nearer than segments of other documents.
 
 Objectives, Section 6.2.2, names contrastive training as what turns pooled states into semantic embeddings; two neighbouring
-segments of a document are the pair, so no labels are needed (the cropping of Contriever, Izacard et al. 2022, and Lee et al.'s
-inverse cloze task of 2019). The steps:
+segments of a document are the pair (the cropping of Contriever, Izacard et al. 2022). The steps:
 
-1. A document of n tokens is divided into the fewest chunks of equal length that two segments can hold. The chunks are the
-   same in every epoch.
-2. In each epoch a chunk is cut at a position drawn uniformly. A is what comes before, B what comes after, both cut to the room
-   in a window at their far ends, so that they stay neighbours.
-3. A segment is one example, between [CLS] and [SEP] for an encoder; A and B of a pair follow each other in every step.
-4. A segment's vector is the mean over its tokens, of length 1. The loss of a pair is -log softmax(cos(A, B) / t) over all B
-   of the step, averaged with the same for A and B exchanged (InfoNCE, van den Oord et al. 2018). Segments of a pair's own
-   document, other than its partner, are left out: they are no negatives.
+1. A document is divided into the fewest chunks of equal length that two segments can hold, the same in every epoch.
+2. In each epoch a chunk is cut at a position drawn uniformly. A is what comes before, B what comes after, cut to the room in
+   a window at their far ends. A segment is one example; A and B of a pair follow each other in every step.
+3. A segment's vector is the mean over its tokens, of length 1. The loss of a pair is -log softmax(cos(A, B) / t) over all B
+   of the step, averaged with the same for A and B exchanged (InfoNCE). Other segments of a pair's own document are no
+   negatives.
 
-All pairs of a step are negatives of each other, so a step cannot be split into micro-batches, or among processes: it would be
-another loss. Such a run is refused. ``cross_documents`` and ``separate_documents`` have no effect.
+So a step cannot be split into micro-batches, or among processes: such a run is refused.
 """
 
 from __future__ import annotations

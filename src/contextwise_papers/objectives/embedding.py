@@ -1,11 +1,7 @@
-"""Text embeddings: one vector per text, pooled from a model's hidden states.
+"""Text embeddings: one vector per text, pooled from a model's hidden states (objectives, Sections 6.2.1 and 6.2.2).
 
-Objectives, Section 6.2.2 ("[CLS] as a Sentence Embedding (and Mean Pooling as an Alternative)") names two ways to pool: the
-state at [CLS], which next-sentence prediction trains to summarize the input, and the mean over all tokens except padding,
-which is often better for models without such training. For a causal model a third way is the last token, the only one that
-depends on the whole text (Section 6.2.1). Without further training none of these is a semantic embedding (Section 6.2.2).
-
-A text that is longer than the model's positions is truncated.
+The state at [CLS], the mean over all tokens except padding, or for a causal model the last token, the only one that depends
+on the whole text. Without further training none of these is a semantic embedding.
 
 Shapes: N texts, B texts of a batch, T positions, D channels.
 """
@@ -74,11 +70,7 @@ def position_limit(model: Any) -> int | None:
 
 
 def last_states(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The hidden states (B, T, D) that a model's head reads, of right-padded tokens (B, T); those at padding are meaningless.
-
-    Args:
-        model: any text model of transformers or of this package; an encoder-decoder's encoder is used.
-    """
+    """The hidden states (B, T, D) that a model's head reads, of right-padded tokens (B, T); meaningless at padding."""
     kind, inputs = text_kind(model.config), {"input_ids": input_ids}
     if not hasattr(model, "blocks"):  # in ours, which are causal, right padding does not affect the tokens before it
         inputs["attention_mask"] = attention_mask
@@ -104,16 +96,10 @@ class Embedder:
 
     Args:
         model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
-        tokenizer: the model's; its special tokens count as tokens of the text, as in sentence-transformers.
-        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training (:data:`.TRAINED_POOLING`), else
-            that of its kind (:data:`DEFAULT_POOLING`).
+        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training, else that of its kind.
         batch_size: texts per forward pass, padded to the longest; the vectors depend on it in their last bits only. None: a
             vector depends on its text alone, to the last bit, because texts of each length have batches of one shape.
-        max_tokens: length to which longer texts are truncated, special tokens included; by default the limit of tokenizer and
-            model.
-
-    Attributes:
-        was_cut: of each text so far, whether it was longer than ``max_tokens``.
+        max_tokens: length to which longer texts are cut (``was_cut``), special tokens included; by default the model's limit.
     """
 
     def __init__(

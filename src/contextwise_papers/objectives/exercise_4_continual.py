@@ -39,12 +39,7 @@ PARTS = ("docstrings", "code")
 
 @dataclass(frozen=True)
 class Point:
-    """A validation while a group trained, mean over its seeds; nats per target of the objective.
-
-    Attributes:
-        tokens: trained on by then.
-        new, old: losses on the validation splits of the new corpus and of the old one; None where that was not watched.
-    """
+    """A validation after so many tokens: mean losses of a group's seeds on the new corpus and, if watched, on the old one."""
 
     tokens: int
     new: float
@@ -53,13 +48,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """Change of one group's losses by the continued training.
-
-    Attributes:
-        forgetting: loss on the old documents, after minus before.
-        learning: loss on the new documents, after minus before: below zero where something was learned.
-        during: its validations while it trained.
-    """
+    """A group's loss on the old and on the new documents after minus before the continued training, and its validations."""
 
     group: str
     forgetting: Estimate
@@ -79,10 +68,7 @@ class Forgetting:
     def of(cls, sources: list[str], old: Corpus, new: Corpus) -> "Forgetting":
         """Compare runs on both corpora, with the smallest context that one of them was trained with.
 
-        Args:
-            sources: runs and models. The first one is the model before; others of its recipe with other seeds belong to it.
-            old: documents as the model before was trained on.
-            new: documents as the others were continued on.
+        The first of ``sources`` is the model before; others of its recipe with other seeds belong to it.
         """
         if old.fingerprint == new.fingerprint:
             raise ConfigError(f"{old.path} and {new.path} hold the same documents; name two corpora")

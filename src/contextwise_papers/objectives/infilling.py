@@ -71,8 +71,7 @@ class Infilling(SingleObjective):
 class Arrangement:
     """Rearranges prefix, middle and suffix to a sequence, and restores their order.
 
-    Args:
-        ids: ids of the prefix, suffix, middle and (optionally) end token.
+    ``ids`` are those of the prefix, suffix, middle and (optionally) end token.
     """
 
     def __init__(self, ids: list[int], marked: bool = False) -> None:
@@ -137,9 +136,7 @@ class InfillingExamples(RewrittenExamples):
 class InfilledDocuments:
     """The documents of one epoch, as :class:`~contextwise.data.windows.Windows` reads a corpus.
 
-    Attributes:
-        cuts: (first token, last token, SPM) of each rewritten document; empty for cuts between characters.
-        lengths: int64, tokens of each document as it is in this epoch.
+    ``cuts``: (first token, last token, SPM) of each rewritten document; empty for cuts between characters.
     """
 
     def __init__(

@@ -38,13 +38,9 @@ class Instruction(SingleObjective):
 
 
 class InstructionExamples(Examples):
-    """The instructions of a corpus, the same in every epoch.
+    """The instructions of a corpus with the first token of each response, the same in every epoch.
 
-    Attributes:
-        documents: (examples,) number of each example's document.
-        first: (examples,) the first token of its response.
-        truncated: number of examples that lose their end.
-        left_out: number of documents that have no token of a response within the context.
+    Those whose response is beyond the context are ``left_out``.
     """
 
     def __init__(self, corpus: Corpus, context: int, vocabulary: Vocabulary) -> None:

@@ -180,8 +180,7 @@ class PairExamples(Examples):
     Attributes:
         chunks: int64, (chunks, 5), of the epoch that was read last: the document, the first token of each of two segments, the
             token after them, and the tokens that are wanted of each segment.
-        others: int64, (chunks,), for next sentences the index of the chunk with the false B of each.
-        labels: int64, (chunks,), for next sentences the label of each.
+        others, labels: int64, (chunks,), for next sentences the chunk with the false B, and the label, of each.
     """
 
     def __init__(self, sentences: SentenceIndex, masking: Masking, context: int, seed: int, skipped: int) -> None:
@@ -341,10 +340,8 @@ def of_other_documents(
 ) -> np.ndarray:
     """The index of a chunk of another document for each chunk, one that is cut like it: a permutation, int64, (chunks,).
 
-    Args:
-        documents: (chunks,), the document of each; none has more than half of the chunks.
-        seams: white space where its segments meet.
-        cuts: int64, (chunks, 3): whether it is a rest, the sentences of its second segment, and a length.
+    No document has more than half of the chunks. ``seams`` is the white space where segments meet; ``cuts``, (chunks, 3):
+    whether it is a rest, the sentences of its second segment, and a length.
     """
     seam, (rest, sentences, size), count = np.unique(seams, return_inverse=True)[1], cuts.T, len(documents)
     order = np.lexsort((draw.random(count), size, sentences, rest, seam))

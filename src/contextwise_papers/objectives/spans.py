@@ -61,14 +61,9 @@ class Denoiser(NamedTuple):
         return np.repeat(np.arange(2 * spans) % 2 == 1, np.stack(lengths, axis=1).ravel())
 
     def window_length(self, name: str, size: Callable[[int], int], context: int, sentinels: int, filled: bool) -> int:
-        """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context.
+        """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context, and with ``filled`` fill it.
 
-        Args:
-            name: of the objective, in errors.
-            filled: whether the inputs must fill the context, as those of other windows would be longer otherwise.
-
-        Raises:
-            ConfigError: the spans are too short for their rate, do not fit the window, or are more than there are sentinels.
+        A ConfigError, with the objective's name, for spans too short for their rate, too long for the window, or too many.
         """
         rate, mean_span = self.rate, self.mean_span or 0
         if mean_span and mean_span * (1 - rate) < rate:

@@ -91,9 +91,7 @@ def next_visible(text: str) -> np.ndarray:
 def visible_positions(starts: np.ndarray, visible: np.ndarray) -> np.ndarray:
     """Position of each token's first visible character; for a token of white space, the position where it begins.
 
-    Args:
-        starts: of the tokens, with the text's length, from :meth:`TokenText.read`.
-        visible: of the text, from :func:`next_visible`.
+    ``starts`` are from :meth:`TokenText.read`, ``visible`` from :func:`next_visible`.
     """
     first = visible[starts[:-1]]
     return np.where(first < starts[1:], first, starts[:-1])
@@ -114,18 +112,13 @@ def _byte_table(tokenizer: PreTrainedTokenizerFast) -> dict[int, bytes]:
 class SentenceIndex:
     """The sentences of a corpus, numbered through all documents. About 8 bytes a sentence.
 
-    A sentence has at least one token; a document that is empty or all white space has no sentence.
-
-    Args:
-        language: ISO 639 code of the language whose rules split the text.
+    A sentence has at least one token; a document that is empty or all white space has no sentence. ``language`` is an ISO 639
+    code.
 
     Attributes:
         borders: int64, for each document the first token of each of its sentences, then its length; all documents in order.
         first: int64, (documents + 1,), where each document's borders begin.
         starts: int64, (documents + 1,), number of each document's first sentence, and of all sentences.
-
-    Raises:
-        ConfigError: the corpus comes without a tokenizer, or sentencex is not installed.
     """
 
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, language: str) -> None:

@@ -61,20 +61,10 @@ class RunningCovariance:
 
 
 class ContextState:
-    """Losses, sums and kept features of one context.
+    """Losses (``nats``), sums, kept features (K, D) and, once finished, eigenvalues of one context, of ``done`` targets so far.
 
     The arrays have their full size from the start: a small block for each batch would be allocated in memory that the batch's
-    logits have freed, and the process would grow by the logits of a batch with each of them.
-
-    Args:
-        samples: N.
-        kept_rows: (K,) numbers of the targets whose features are kept, ascending.
-
-    Attributes:
-        done: number of targets that were added.
-        nats: (N,) float32, losses of the targets.
-        kept: (K, D), as soon as features were added.
-        eigenvalues: (D,) float64 once it is finished, the largest first.
+    logits have freed, and the process would grow by the logits of a batch with each of them. ``kept_rows`` are ascending.
     """
 
     def __init__(self, context: int, samples: int, kept_rows: np.ndarray) -> None:

@@ -34,12 +34,9 @@ _NOTHING = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Form:
-    """Prompt format for filling a hole.
+    """Prompt format for filling a hole: ``write`` makes a prompt of a prefix's and a suffix's ids; ``stops`` end the middle.
 
-    Attributes:
-        write: maps token ids of a prefix (P,) and a suffix (S,) to the ids of the prompt, int64.
-        stops: ids of the tokens that end the middle.
-        opening: ids that an encoder-decoder's decoder begins with; empty for a decoder, which continues its prompt.
+    ``opening`` is what an encoder-decoder's decoder begins with; empty for a decoder, which continues its prompt.
     """
 
     name: Literal["PSM", "SPM", "sentinels"]
@@ -54,13 +51,7 @@ class Form:
 
 
 class Prompt(NamedTuple):
-    """Prompt for a hole.
-
-    Attributes:
-        ids: (T,) int64 token ids.
-        before: the prefix's last token, after which the middle is decoded; None if the prefix has no tokens.
-        dropped: numbers of tokens omitted at the prefix's start and at the suffix's end.
-    """
+    """Prompt for a hole, (T,) int64; the prefix's last token; numbers of tokens omitted at prefix's start and suffix's end."""
 
     ids: np.ndarray
     before: int | None
@@ -80,12 +71,8 @@ class Infiller:
     Args:
         spm: ask a decoder in the order suffix, prefix, middle.
         objective: objective of the model's training, if its tokens have unusual names.
-        max_new_tokens: maximum number of tokens of a middle.
+        max_new_tokens: most tokens of a middle; in a decoder, where they share the prompt's positions, at most half of those.
         context: number of positions to use; by default all of the model's, or 1024 if it has no limit.
-
-    Attributes:
-        room: maximum number of tokens of prefix and suffix together.
-        new_tokens: maximum number of tokens of a middle. In a decoder they share the positions of the prompt: at most half.
     """
 
     def __init__(

@@ -60,11 +60,7 @@ class TaskSet(NamedTuple):
 def open_tasks(path: Path, split: str = "validation", seed: int = 0, limit: int | None = None) -> TaskSet:
     """Open a set of holes: a prepared corpus, or JSON Lines (``.gz`` too) of documents or of tasks.
 
-    Args:
-        path: a corpus; or a file whose lines have ``text``, or ``task_id``, ``prompt``, ``suffix`` and
-            ``canonical_solution``.
-        seed: of the choice of lines.
-        limit: use only the holes of this many documents, from the first.
+    ``seed`` chooses the lines; ``limit``: only the holes of this many documents, from the first.
     """
     if _is_file(path) and split != "validation":
         raise ConfigError(Problem(f"but {path} is a file, which has no splits", "split", split, "leave it out"))

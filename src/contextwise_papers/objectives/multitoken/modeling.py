@@ -193,10 +193,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
 
         The next-token head is the backbone's own, so logits and generation equal those of the backbone until the model is
         trained. The other heads are initialized as copies of it. With ``head="layer"`` the backbone's last block becomes
-        the block of the first head.
-
-        Args:
-            backbone: a run, a model's folder or its name on the Hub, or a loaded causal language model (also a ContextLM).
+        the block of the first head. ``backbone`` is a run, a folder, a name on the Hub or a loaded model (also a ContextLM).
 
         Raises:
             CheckpointError: the backbone could not be loaded.
