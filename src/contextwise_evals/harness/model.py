@@ -163,7 +163,11 @@ class BoundedLM(HFLM):
                 for batch in batches(lengths, self.batch_tokens, same_frequencies_up_to(self.model)):
                     interruption.check(f"stopped after {len(answers):,} of {len(set(keys)):,} answers")
                     asked = {rows[i]: prompts[rows[i]] for i in batch}
-                    found = self._written(reader, asked, new, until)
+                    texts = reader.answer(list(asked.values()), new, until)
+                    found = {
+                        key: postprocess_generated_text(text, list(until), None)
+                        for key, text in zip(asked, texts, strict=True)
+                    }
                     if self.journal is not None:
                         self.journal.add(*({"key": key, "answer": text} for key, text in found.items()))
                     answers |= found
@@ -187,15 +191,6 @@ class BoundedLM(HFLM):
             self.cut[str(request.task_name)].add(int(request.doc_id))
         end = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         return ids[-room:], new, tuple(dict.fromkeys([*options["until"], end]))
-
-    def _written(
-        self, reader: ModelReader, asked: dict[str, list[int]], new: int, until: tuple[str, ...]
-    ) -> dict[str, str]:
-        """The answers to some prompts, by key."""
-        texts = reader.answer(list(asked.values()), new, until)
-        return {
-            key: postprocess_generated_text(text, list(until), None) for key, text in zip(asked, texts, strict=True)
-        }
 
 
 def check_tokens(largest: int, model: PreTrainedModel) -> int:

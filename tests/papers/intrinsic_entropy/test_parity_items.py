@@ -106,11 +106,6 @@ def test_linearity_must_last():
     assert first_lasting({2: straight, 3: bent}, 0.97) is None
 
 
-def test_contexts_beyond_the_inputs_get_one_sentence():
-    with pytest.raises(ConfigError, match="visible is 13, but the inputs have 12"):
-        measure_contexts(Bayes(), SAMPLES, [13], 100)
-
-
 def item(**printed):
     return Item(title="t", source="s", measure="m", printed=printed, scales={"tiny": Scale(machine="any", settings={})})
 

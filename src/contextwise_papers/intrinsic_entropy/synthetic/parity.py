@@ -80,11 +80,11 @@ class Parity:
 
     def visible_tasks(self, context: int) -> int:
         """Number of tasks that can be answered from the nearest ``context`` bits."""
-        return int((self.larger <= self._checked(context)).sum())
+        return int((self.larger <= context).sum())
 
     def minimum_cross_entropy(self, context: int) -> float:
         """Lowest cross entropy of the answer at a context of ``context`` bits, nats (intrinsic entropy, Appendix C.4)."""
-        return math.log(2) * float(self.frequencies[self.larger > self._checked(context)].sum())
+        return math.log(2) * float(self.frequencies[self.larger > context].sum())
 
     def answers_entropy(self, context: int) -> float:
         """Entropy of the answers of all tasks that are visible at a context together, nats.
@@ -96,7 +96,7 @@ class Parity:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        seen, size = self.larger <= self._checked(context), self.bits + 1
+        seen, size = self.larger <= context, self.bits + 1
         graph = coo_array((np.ones(seen.sum()), (self.larger[seen], self.smaller[seen])), shape=(size, size))
         groups, _ = connected_components(graph, directed=False)
         return (size - groups) * math.log(2)
@@ -105,13 +105,6 @@ class Parity:
     def cumulative(self) -> np.ndarray:
         """(tasks,) cumulative frequencies; the last one is 1."""
         return np.append(np.cumsum(self.frequencies)[:-1], 1.0)
-
-    def _checked(self, context: int) -> int:
-        if not 0 <= context <= self.bits:
-            raise ConfigError(
-                f"a context of {context} bits was asked for, but the task has {self.bits}; give 0 to {self.bits}"
-            )
-        return context
 
 
 def _smaller_bits(larger: np.ndarray, seed: int) -> np.ndarray:

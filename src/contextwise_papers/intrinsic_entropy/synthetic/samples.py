@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from contextwise.base.errors import ConfigError
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]
@@ -67,10 +66,6 @@ class Samples:
         """Build a batch of the examples with these numbers, with the nearest ``visible`` bits if given, up to the context."""
         drawn = self.draw(numbers)
         if visible is not None:
-            if not 0 <= visible <= self.context:
-                raise ConfigError(
-                    f"visible is {visible}, but the inputs have {self.context} bits; give 0 to {self.context}"
-                )
             drawn = drawn._replace(visible=np.full(len(drawn.tasks), visible))
         rows, context = np.arange(len(drawn.tasks)), self.context
         larger, smaller = (
