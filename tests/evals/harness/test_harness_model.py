@@ -129,22 +129,15 @@ def test_the_head_is_applied_to_the_continuations_alone():
     assert sum(seen) == 1 + 4  # four choices at one position, and four positions
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 50, 100_000])
-def test_batches_change_nothing(batch_tokens):
-    model = model_of_bytes("contextlm")
-    asked = requests()
+@pytest.mark.parametrize("batch_tokens", [1, 50, 100_000, "pieces"])
+def test_batches_and_pieces_change_nothing(batch_tokens, monkeypatch):
+    model, asked = model_of_bytes("contextlm"), requests()
     expected = bounded(model).loglikelihood(asked)
+    if batch_tokens == "pieces":
+        monkeypatch.setattr("contextwise_evals.harness.model.rows_at_once", lambda *_: 3)
+        batch_tokens = 700
     found = bounded(model, batch_tokens).loglikelihood(asked)
     assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-4)
-
-
-def test_pieces_change_nothing(monkeypatch):
-    model = model_of_bytes()
-    asked = requests()
-    expected = bounded(model).loglikelihood(asked)
-    monkeypatch.setattr("contextwise_evals.harness.model.rows_at_once", lambda *_: 3)
-    found = bounded(model).loglikelihood(asked)
-    assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-5)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
 
 
@@ -167,29 +160,56 @@ def test_texts_that_were_cut_are_counted_by_document():
     assert not fits.cut
 
 
-def test_a_continuation_longer_than_the_model_is_refused():
-    lm = bounded(model_of_bytes())
-    with pytest.raises(DataError, match=f"made_up: an answer of document 4 has {POSITIONS + 1} tokens"):
-        lm.loglikelihood([request("a", "b" * (POSITIONS + 1), document=4)])
-
-
-def test_a_tokenizer_of_another_model_is_refused():
-    model = model_of_bytes()
-    with pytest.raises(CheckpointError, match="makes a token 300, but the model knows only 257"):
-        score_rows(model, [Row((1, 2), ((0, (300,)),))])
-
-
-def test_a_tokenizer_without_any_end_is_refused():
-    bare = BYTES.__class__(tokenizer_object=BYTES.backend_tokenizer)
-    with pytest.raises(CheckpointError, match="neither a token for the beginning nor one for the end"):
-        BoundedLM(model_of_bytes(), bare, batch_tokens=100)
-
-
-def test_logits_that_are_no_numbers_are_refused():
+def without_numbers():
     model = model_of_bytes()
     model.lm_head.weight.data[5] = math.nan
-    with pytest.raises(CheckpointError, match="NaN"):
-        bounded(model).loglikelihood([request("a", "b")])
+    return model
+
+
+def with_few_tokens():
+    model = model_of_bytes()
+    model.resize_token_embeddings(90)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "message"),
+    [
+        pytest.param(
+            lambda: bounded(model_of_bytes()).loglikelihood([request("a", "b" * (POSITIONS + 1), document=4)]),
+            DataError, f"made_up: an answer of document 4 has {POSITIONS + 1} tokens", id="continuation too long",
+        ),
+        pytest.param(
+            lambda: score_rows(model_of_bytes(), [Row((1, 2), ((0, (300,)),))]),
+            CheckpointError, "makes a token 300, but the model knows only 257", id="tokenizer of another model",
+        ),
+        pytest.param(
+            lambda: BoundedLM(
+                model_of_bytes(), BYTES.__class__(tokenizer_object=BYTES.backend_tokenizer), batch_tokens=100
+            ),
+            CheckpointError, "neither a token for the beginning nor one for the end", id="tokenizer without any end",
+        ),
+        pytest.param(
+            lambda: bounded(without_numbers()).loglikelihood([request("a", "b")]),
+            CheckpointError, "NaN", id="logits that are no numbers",
+        ),
+        pytest.param(
+            lambda: BoundedLM(model_of_bytes(), BYTES, max_length=12, batch_tokens=700).generate_until([asking("a")]),
+            ConfigError, "made_up: an answer has up to 12 tokens, which leaves no room", id="answer too long",
+        ),
+        pytest.param(
+            lambda: bounded(without_numbers()).generate_until([asking("a")]),
+            CheckpointError, "NaN", id="logits of answers that are no numbers",
+        ),
+        pytest.param(
+            lambda: bounded(with_few_tokens()).generate_until([asking("a")]),
+            CheckpointError, "makes a token 97, but the model knows only 90", id="answers with another tokenizer",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_is_refused(ask, error, message):
+    with pytest.raises(error, match=message):
+        ask()
 
 
 def test_a_request_to_stop_is_noticed_before_each_batch(stop_at):
@@ -216,19 +236,3 @@ def test_answers_are_the_harness_s_own(kind):
     stopping = [asking(each.args[0], [text[2]]) for each, text in zip(asked, theirs, strict=True) if len(text) > 4]
     assert bounded(model).generate_until(stopping) == alone.generate_until(stopping, disable_tqdm=True)
     assert len(stopping) > 20
-
-
-def test_an_answer_longer_than_the_context_is_refused():
-    lm = BoundedLM(model_of_bytes(), BYTES, max_length=12, batch_tokens=700)
-    with pytest.raises(ConfigError, match="made_up: an answer has up to 12 tokens, which leaves no room"):
-        lm.generate_until([asking("a")])
-
-
-def test_generated_answers_need_logits_that_are_numbers_and_a_tokenizer_that_fits():
-    model = model_of_bytes()
-    model.lm_head.weight.data[5] = math.nan
-    with pytest.raises(CheckpointError, match="NaN"):
-        bounded(model).generate_until([asking("a")])
-    model.resize_token_embeddings(90)
-    with pytest.raises(CheckpointError, match="makes a token 97, but the model knows only 90"):
-        bounded(model).generate_until([asking("a")])

@@ -309,12 +309,9 @@ def test_the_command_prints_a_table_that_fits_80_columns(model, sets, tmp_path, 
     assert all(len(line.rstrip()) <= 80 for line in printed.splitlines() if not line.startswith("written to"))
 
 
-def test_the_command_refuses_shots_that_are_no_numbers(model, sets, tmp_path):
+def test_the_command_names_wrong_shots_and_the_extra_that_is_not_installed(model, sets, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="num_fewshot.0 is '0;5'"):
         command(model, sets, tmp_path / "out", num_fewshot="0;5")
-
-
-def test_the_command_names_the_extra_that_is_not_installed(model, sets, tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'lm_eval\[longbench\]'"):
         command(model, sets, tmp_path / "out")

@@ -83,13 +83,9 @@ def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) ->
     ("arguments", "message"),
     [
         ("models/none --tasks vt", "there is no run and no model at models/none"),
-        ("--tasks qa_1", "the task 'qa_1' needs questions; give a file in SQuAD's form"),
         ("--qa wrong.jsonl", "wrong.jsonl:1: context is missing, question is missing, answers is missing"),
         ("--qa none.jsonl", "qa is none.jsonl, which cannot be read: No such file"),
-        ("--qa towns.jsonl --length 60", "length is 60, but the shortest paragraph"),
-        ("--visible 5000", "a visible context is 5000, but the texts have only 4096 tokens"),
         ("--tasks vt --samples 1", "has 2,300 positions, but a question of vt needs"),
-        ("--tasks vt --chat", "chat is given, but models/tiny has no chat template"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, arguments: str, message: str) -> None:

@@ -110,8 +110,6 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("gpt2 texts.txt --out v.npy --pooling cls", "the pooling is cls, but in a decoder"),
-        ("t5 texts.txt --out v.npy --pooling cls", "the tokenizer adds no [CLS] token before a text"),
         ("bert texts.txt --out v.npy --max-tokens 41", "max tokens is 41, but the model has positions for 40"),
         ("gpt2 texts.txt --out v.npy --dtype int4", "--dtype is 'int4'"),
         ("gpt2 texts.txt --out v.npy --device tpu9", "--device is 'tpu9'"),

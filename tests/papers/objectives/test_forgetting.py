@@ -78,7 +78,7 @@ def runs(tmp_path):
     ]
 
 
-def test_forgetting_is_after_minus_before_by_hand(runs):
+def test_forgetting_and_what_replay_saves_by_hand(runs):
     report = Forgetting.of(runs, OLD, NEW)
     naive, replay = report.changes
     assert (naive.group, replay.group) == ("naive", "replay")
@@ -92,17 +92,11 @@ def test_forgetting_is_after_minus_before_by_hand(runs):
     assert (naive.forgetting.low, naive.forgetting.high) == pytest.approx((1.0, 1.0))
     assert (replay.forgetting.low, replay.forgetting.high) == pytest.approx((0.15 - HALF, 0.15 + HALF))
 
-
-def test_what_replay_saves_is_told_with_an_interval(runs):
-    report = Forgetting.of(runs, OLD, NEW)
     pairs = {(d.group, d.reference): d for d in report.old.differences}
     saved = pairs["replay", "naive"].difference
     assert saved.value == pytest.approx(0.15 - 1.0)
     assert (saved.low, saved.high) == pytest.approx((-0.85 - HALF, -0.85 + HALF))
 
-
-def test_the_losses_during_training(runs):
-    naive, replay = Forgetting.of(runs, OLD, NEW).changes
     assert [(p.tokens, p.new, p.old) for p in naive.during] == [(500, 3.0, 3.5), (1000, 2.0, 3.7)]
     assert [p.old for p in replay.during] == [3.0, 2.9]
 

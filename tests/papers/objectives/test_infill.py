@@ -39,8 +39,7 @@ from filling import (
 NEW, SPECIAL, LONGEST = 8, 3, 4  # tokens to write, special tokens of a prompt, bytes of the longest character
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=(POSITIONS - NEW - SPECIAL) // (2 * LONGEST))
 PLAIN = Infilling()
-EMPTY = np.empty(0, dtype=np.int64)
-
+BERT = BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
 
 SIMILAR = [("gpt2", True), ("contextlm", False), ("t5", False)]
 
@@ -251,19 +250,12 @@ def _without(objective: Any) -> Any:
         (gpt2(PLAIN), tokenizer_of(PLAIN), {"max_new_tokens": 0}, "0 tokens were asked for"),
         (gpt2(PLAIN), tokenizer_of(PLAIN), {"context": 65}, "the context is 65, but the model has only 64 positions"),
         (gpt2(PLAIN), tokenizer_of(PLAIN), {"context": 4, "max_new_tokens": 1}, "4 positions are too few"),
+        (BertForMaskedLM(BERT), tokenizer_of(PLAIN), {}, "the model is an encoder"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_filled_is_refused(model: Any, tokenizer: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         infill(model, tokenizer, "a", "b", **options)
-
-
-def test_an_encoder_is_refused() -> None:
-    config = BertConfig(
-        vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
-    )
-    with pytest.raises(ConfigError, match="the model is an encoder"):
-        infill(BertForMaskedLM(config), tokenizer_of(PLAIN), "a", "b")
 
 
 def test_a_run_says_how_it_was_trained(tmp_path: Any) -> None:

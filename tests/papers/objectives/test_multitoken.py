@@ -255,18 +255,13 @@ def test_a_context_before_the_last_block_allows_no_layer_heads(options):
         MultiTokenForCausalLM.from_backbone(context, 3, "layer")
 
 
-def test_a_head_with_a_bias_is_rejected():
-    stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
-    stock.lm_head = torch.nn.Linear(16, VOCABULARY)
-    with pytest.raises(ConfigError, match="has a bias"):
-        MultiTokenForCausalLM.from_backbone(stock, 3)
-
-
-def test_a_backbone_that_reads_its_prompts_as_a_prefix_is_rejected():
-    stock = AutoModelForCausalLM.from_config(backbone("gpt2"))
-    set_prompt_form(stock.config, PromptForm(before=(1,)))
-    with pytest.raises(ConfigError, match="this gpt2 reads its prompts as a prefix"):
-        MultiTokenForCausalLM.from_backbone(stock, 3)
+def test_backbones_with_a_biased_head_or_a_prefix_are_rejected():
+    biased, prefixed = (AutoModelForCausalLM.from_config(backbone("gpt2")) for _ in range(2))
+    biased.lm_head = torch.nn.Linear(16, VOCABULARY)
+    set_prompt_form(prefixed.config, PromptForm(before=(1,)))
+    for stock, words in ((biased, "has a bias"), (prefixed, "this gpt2 reads its prompts as a prefix")):
+        with pytest.raises(ConfigError, match=words):
+            MultiTokenForCausalLM.from_backbone(stock, 3)
 
 
 @pytest.mark.parametrize(
