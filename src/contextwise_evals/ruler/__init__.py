@@ -138,7 +138,7 @@ class Ruler(Measure):
     def make_tasks(self, encoder: "Encoder") -> "tuple[list[Task], list[str]]":
         """The tasks, and notes for a reader of their figures."""
         from contextwise_evals.ruler import tasks as made
-        from contextwise_evals.ruler.documents import DocumentQA, read_passages
+        from contextwise_evals.ruler.documents import DocumentQA
         from contextwise_evals.ruler.questions import Size
 
         size = Size(self.length, self.gamma, encoder.count, self.seed)
@@ -146,7 +146,7 @@ class Ruler(Measure):
         notes: list[str] = []
         for name in self.tasks or ():
             if name == "qa_1" and self.qa is not None:
-                passages = DocumentQA(read_passages(self.qa), size)
+                passages = DocumentQA(self.qa, size)
                 if passages.left_out:
                     notes.append(
                         f"{passages.left_out:,} questions of {self.qa} were left out: their paragraph is longer than the text"

@@ -4,9 +4,8 @@ The questions come from JSON Lines in the Hugging Face Hub's form of SQuAD (Rajp
 question. Questions without an answer, which SQuAD 2.0 has, are left out.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import StringConstraints
@@ -34,41 +33,12 @@ class _Row(Form):
     title: Any = None
 
 
-@dataclass(frozen=True)
-class PassageQuestion:
+class PassageQuestion(NamedTuple):
     """A question; ``paragraph`` is the index of the paragraph that answers it."""
 
     text: str
     answers: tuple[str, ...]
     paragraph: int
-
-
-@dataclass(frozen=True)
-class Passages:
-    """Different paragraphs of a file, the titles of their articles (one without is its own article), and questions on them."""
-
-    path: Path
-    paragraphs: tuple[str, ...]
-    titles: tuple[str, ...]
-    questions: tuple[PassageQuestion, ...]
-
-
-def read_passages(path: Path) -> Passages:
-    """Read a file of questions and answers."""
-    paragraphs: dict[str, int] = {}
-    titles: list[str] = []
-    questions: list[PassageQuestion] = []
-    for where, fields in read_objects(path, ROWS):
-        row = checked(_Row, fields, where, f"give {ROWS}")
-        answers = tuple(dict.fromkeys(text.strip() for text in row.answers.text if text.strip()))
-        if row.context not in paragraphs:
-            paragraphs[row.context] = len(paragraphs)
-            titles.append(str(row.title or f"paragraph {len(paragraphs)}"))
-        if answers:
-            questions.append(PassageQuestion(row.question, answers, paragraphs[row.context]))
-    if not questions:
-        raise DataError(f"{path} has no question with an answer; give a file with some")
-    return Passages(path, tuple(paragraphs), tuple(titles), tuple(questions))
 
 
 class DocumentQA(Task):
@@ -83,25 +53,39 @@ class DocumentQA(Task):
     match = "part"
     new_tokens = 32
 
-    def __init__(self, passages: Passages, size: Size) -> None:
-        self.passages, self.size = passages, size
-        self.sizes = np.array([size.tokens(_piece(1, text)) for text in passages.paragraphs])
+    def __init__(self, path: Path, size: Size) -> None:
+        self.size = size
+        paragraphs: dict[str, int] = {}
+        self.titles: list[str] = []  # of the paragraphs' articles; one without is its own article
+        questions: list[PassageQuestion] = []
+        for where, fields in read_objects(path, ROWS):
+            row = checked(_Row, fields, where, f"give {ROWS}")
+            answers = tuple(dict.fromkeys(text.strip() for text in row.answers.text if text.strip()))
+            if row.context not in paragraphs:
+                paragraphs[row.context] = len(paragraphs)
+                self.titles.append(str(row.title or f"paragraph {len(paragraphs)}"))
+            if answers:
+                questions.append(PassageQuestion(row.question, answers, paragraphs[row.context]))
+        if not questions:
+            raise DataError(f"{path} has no question with an answer; give a file with some")
+        self.paragraphs = list(paragraphs)
+        self.sizes = np.array([size.tokens(_piece(1, text)) for text in paragraphs])
         if self.sizes.sum() < size.length:
             raise DataError(
-                f"the {len(self.sizes):,} paragraphs of {passages.path} have {self.sizes.sum():,} tokens together, too few "
+                f"the {len(self.sizes):,} paragraphs of {path} have {self.sizes.sum():,} tokens together, too few "
                 f"for a text of {size.length:,}; give a smaller length, or a larger file"
             )
-        asked = {q.paragraph for q in passages.questions if self.sizes[q.paragraph] <= size.length}
+        asked = {q.paragraph for q in questions if self.sizes[q.paragraph] <= size.length}
         # A text ends without the empty line of a piece, which may be cut into other tokens.
-        fits = {i for i in asked if size.tokens(_piece(1, passages.paragraphs[i]).rstrip()) <= size.length}
-        self.questions = [q for q in passages.questions if q.paragraph in fits]
+        fits = {i for i in asked if size.tokens(_piece(1, self.paragraphs[i]).rstrip()) <= size.length}
+        self.questions = [q for q in questions if q.paragraph in fits]
         if not self.questions:
-            shortest = min(int(self.sizes[q.paragraph]) for q in passages.questions)
+            shortest = min(int(self.sizes[q.paragraph]) for q in questions)
             raise ConfigError(
-                f"length is {size.length}, but the shortest paragraph with a question in {passages.path} has "
+                f"length is {size.length}, but the shortest paragraph with a question in {path} has "
                 f"{shortest} tokens; give at least that, and more for further paragraphs"
             )
-        self.left_out = len(passages.questions) - len(self.questions)
+        self.left_out = len(questions) - len(self.questions)
         self.order = size.generator(f"{self.name} order", 0).permutation(len(self.questions))
 
     def question(self, index: int) -> Question:
@@ -118,7 +102,7 @@ class DocumentQA(Task):
         left out, and as long as one that was not tried fits into what is missing, it is added.
         """
         order = self.size.generator(f"{self.name} others", index).permutation(len(self.sizes)).tolist()
-        titles = self.passages.titles
+        titles = self.titles
         left = sorted((i for i in order if i != paragraph), key=lambda i: titles[i] != titles[paragraph])
         length, chosen = self.size.length, list[int]()
         room = int(length - self.sizes[paragraph])
@@ -139,7 +123,7 @@ class DocumentQA(Task):
         distances = np.minimum(distances_behind(self.sizes[shuffled]), self.size.length - 1)
         position = int(self.size.draw_positions(draw, distances)[0])
         paragraphs = np.insert(shuffled, position, paragraph)
-        pieces = [_piece(i, self.passages.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]
+        pieces = [_piece(i, self.paragraphs[p]) for i, p in enumerate(paragraphs, start=1)]
         text, ((start, end),) = join_pieces(pieces, [position])
         return text.rstrip(), ((start + len(HEADING.format(position + 1)), end),)
 

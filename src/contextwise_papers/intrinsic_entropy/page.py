@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from contextwise.base.tables import Column, Table, spread, terminal
 from contextwise.reports import page
 from contextwise.reports.page import Page, Section
-from contextwise_papers.claims import VERDICTS, Claim
+from contextwise_papers.claims import VERDICTS
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import VIEWS, Limits, View, eigenvalues
 from contextwise_papers.page import plot_figure
@@ -57,7 +57,9 @@ def terminal_report(entropy: IntrinsicEntropy) -> RenderableType:
 
 def claims(entropy: IntrinsicEntropy) -> list[str]:
     """The document's claims with their verdicts for this model, a sentence each."""
-    return [_sentence(claim) for _, of_view, _ in _views(entropy) for claim in of_view]
+    every = [claim for _, of_view, _ in _views(entropy) for claim in of_view]
+    evidence = [f" ({claim.evidence})." if claim.evidence else "." for claim in every]
+    return [f"{VERDICTS[c.holds].capitalize()}: {c.text}{more}" for c, more in zip(every, evidence, strict=True)]
 
 
 def measures(entropy: IntrinsicEntropy, sizes: int, thresholds: int, title: str = "") -> Table:
@@ -79,7 +81,3 @@ def _views(entropy: IntrinsicEntropy) -> list[View]:
     if len(entropy.contexts) < 2:
         return [([], [], [eigenvalues(entropy)])]
     return [view(entropy, Limits()) for view in VIEWS.values()]
-
-
-def _sentence(claim: Claim) -> str:
-    return f"{VERDICTS[claim.holds].capitalize()}: {claim.text}" + (f" ({claim.evidence})." if claim.evidence else ".")

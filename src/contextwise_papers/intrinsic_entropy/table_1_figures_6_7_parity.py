@@ -22,7 +22,7 @@ from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSet
 from contextwise.models.loading import load_as, load_config
 from contextwise.training.inputs import VALIDATION_SEED
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
-from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
+from contextwise_papers.intrinsic_entropy.fits import fit_line
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityTransformer
 from contextwise_papers.intrinsic_entropy.parity_kinds import SyntheticData
 from contextwise_papers.intrinsic_entropy.spectra import intrinsic_entropies, relative_eigenvalues, shared_rank
@@ -239,15 +239,13 @@ class ParityEntropy(OneModel, name="parity_entropy"):
         falling = {n: mean_correlation([-line.correlation for line in of_n]) for n, of_n in lines.items()}
         first, least = first_lasting(falling, self.correlation), math.ceil(self.linear_from * width)
         chosen = sorted({2, 5, 10, 20, 40, 70, 100, 200, least, shared} & set(lines) | ({first} if first else set()))
+        slopes = {n: mean_estimate(np.array([line.slope.value for line in lines[n]])) for n in chosen}
         outcome.tables.append(
             table_of(
                 f"Cross entropy against S_N over {len(self.contexts)} contexts ({layer}, {width} channels, "
                 f"{seeds_behind(len(losses))})",
                 ["N", ("−correlation", ".4f"), ("R²", ".4f"), ("slope", ".5f")],
-                [
-                    [n, falling[n], mean([line.r_squared for line in lines[n]]), mean_estimate(_slopes(lines[n]))]
-                    for n in chosen
-                ],
+                [[n, falling[n], mean([line.r_squared for line in lines[n]]), slopes[n]] for n in chosen],
             )
         )
         claimed = {n: correlation for n, correlation in falling.items() if n >= least}
@@ -285,10 +283,6 @@ def context_features(model: ParityTransformer | ParityMLP) -> dict[str, dict[str
         return {"context feature": {}}
     middle = -(-model.config.num_hidden_layers // 2)
     return {f"after block {middle} (middle)": {"blocks": middle}, "last state": {}}
-
-
-def _slopes(lines: list[LineFit]) -> np.ndarray:
-    return np.array([line.slope.value for line in lines])
 
 
 def first_lasting(correlations: dict[int, Estimate], bound: float) -> int | None:

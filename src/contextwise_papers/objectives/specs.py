@@ -49,7 +49,12 @@ class EncoderSpec(ModelSpec):
 
     def operations(self, model: Any, length: int, extra: float = 0.0) -> float:
         config, encoder = model.config, getattr(model.base_model, "encoder", None)
-        if encoder is None or not hasattr(config, "num_attention_heads") or _has_convolutions(encoder):
+        convolutions = (nn.Conv1d, nn.Conv2d)
+        if (
+            encoder is None
+            or not hasattr(config, "num_attention_heads")
+            or any(isinstance(part, convolutions) for part in encoder.modules())
+        ):
             raise ConfigError(
                 f"the FLOPs of an encoder of type {config.model_type!r} are not counted; choose a model like BERT"
             )
@@ -78,10 +83,6 @@ class EncoderSpec(ModelSpec):
         pair = nn.functional.cross_entropy(logits, label, reduction="sum")
         counts = torch.stack([losses.counts[0], label.ne(IGNORED).sum()])
         return Losses(("tokens", "pair"), torch.stack([losses.sums[0], pair]), counts)
-
-
-def _has_convolutions(module: nn.Module) -> bool:
-    return any(isinstance(part, nn.Conv1d | nn.Conv2d) for part in module.modules())
 
 
 def scales_decoder_outputs(config: Any) -> bool:

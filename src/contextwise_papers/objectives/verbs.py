@@ -50,7 +50,8 @@ def embed(
 
     Vectors are float32. An interrupted run leaves no file.
     """
-    check_vectors(out)
+    if out.suffix != ".npy":
+        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
     texts = _read_texts(file)  # before torch is imported: a bad file is refused at once
     import numpy as np
 
@@ -72,7 +73,10 @@ def embed(
         were = "was" if cut == 1 else "were"
         say(f"note: {cut:,} of {len(texts):,} texts {were} longer than {embedder.max_tokens} tokens, and cut there")
     pooled = {"cls": "[CLS]", "mean": "mean", "last": "last token"}[embedder.pooling]
-    report_vectors(out, vectors.shape, pooled, as_json)
+    rows, width = vectors.shape
+    say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({pooled}) in {out}")
+    if as_json:
+        show_json({"path": out, "vectors": rows, "width": width})
 
 
 def _read_texts(path: Path) -> list[str]:
@@ -100,20 +104,6 @@ def _read_texts(path: Path) -> list[str]:
     if not texts:
         raise DataError(f"{path} is empty; give a file with one text a line")
     return texts
-
-
-def check_vectors(out: Path) -> None:
-    """Raise a ConfigError unless the name is that of a NumPy file."""
-    if out.suffix != ".npy":
-        raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
-
-
-def report_vectors(out: Path, shape: tuple[int, ...], what: str, as_json: bool) -> None:
-    """Report the vectors that were written, of (rows, width)."""
-    rows, width = shape
-    say(f"{'1 vector' if rows == 1 else f'{rows:,} vectors'} of {width} numbers ({what}) in {out}")
-    if as_json:
-        show_json({"path": out, "vectors": rows, "width": width})
 
 
 def fill(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ruler_reader import size, write_squad
 from scipy import stats
 
-from contextwise_evals.ruler.documents import DocumentQA, read_passages
+from contextwise_evals.ruler.documents import DocumentQA
 from contextwise_evals.ruler.questions import NOISE, distances_behind
 from contextwise_evals.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
 
@@ -63,7 +63,7 @@ def test_several_positions_are_drawn_without_replacement() -> None:
 def test_the_position_of_the_paragraph_follows_the_law(tmp_path, gamma: float) -> None:
     piece = len("Document 1:\n") + 80 + 2
     length = 9 * piece + 30  # nine paragraphs, and room for what their numbers take
-    task = DocumentQA(read_passages(write_squad(tmp_path / "squad.jsonl")), size(length, gamma))
+    task = DocumentQA(write_squad(tmp_path / "squad.jsonl"), size(length, gamma))
     behind = []
     for index in range(1200):
         question = task.question(index)

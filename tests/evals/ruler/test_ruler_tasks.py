@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.tokenizers import learn_bpe
 from contextwise_evals.answering.prompts import Encoder, Question, apply_template
-from contextwise_evals.ruler.documents import DocumentQA, read_passages
+from contextwise_evals.ruler.documents import DocumentQA
 from contextwise_evals.ruler.questions import NOISE, Size, Task, largest_fit
 from contextwise_evals.ruler.tasks import CommonWords, FrequentWords, VariableTracking, made_words
 from contextwise_papers.intrinsic_entropy.needles import two_needle_question
@@ -40,7 +40,7 @@ def encoders(squad: Path) -> dict[str, Encoder]:
 
 def tasks(squad: Path, encoder: Encoder, length: int = 900, gamma: float = 1.0, seed: int = 0) -> list[Task]:
     wanted = Size(length, gamma, encoder.count, seed)
-    passages = DocumentQA(read_passages(squad), wanted)
+    passages = DocumentQA(squad, wanted)
     return [passages, FrequentWords(wanted), CommonWords(wanted), VariableTracking(wanted)]
 
 
@@ -92,7 +92,7 @@ def test_no_text_is_longer_than_asked_and_a_refusal_names_what_is_enough(
             questions = [two_needle_question(wanted, index) for index in range(samples)]
         else:
             make = {"fwe": FrequentWords, "cwe": CommonWords, "vt": VariableTracking}.get(name)
-            task = DocumentQA(read_passages(squad), wanted) if make is None else make(wanted)
+            task = DocumentQA(squad, wanted) if make is None else make(wanted)
             questions = [task.question(index) for index in range(samples)]
         return [encoder.count(question.body) for question in questions]
 
@@ -124,7 +124,7 @@ def test_no_paragraph_that_is_left_fits_into_a_text(tmp_path: Path, length: int)
         for i in range(39)
     ]
     path = tmp_path / "rows.jsonl"
-    task = DocumentQA(read_passages(write_rows(path, rows)), size(length))
+    task = DocumentQA(write_rows(path, rows), size(length))
     for index in range(12):
         body = task.question(index).body
         used = set(re.findall(r"Q\d\d", body))
@@ -147,7 +147,7 @@ def test_a_question_depends_on_seed_and_index_alone(squad: Path) -> None:
 
 
 def test_document_qa(squad: Path) -> None:
-    task = DocumentQA(read_passages(squad), size(900))
+    task = DocumentQA(squad, size(900))
     asked = [task.question(index) for index in range(40)]
     assert len({question.ending for question in asked}) == 40  # each question once before any is again
     assert task.question(40).ending == asked[0].ending and task.question(40).body != asked[0].body
@@ -241,8 +241,8 @@ def test_questions_without_an_answer_are_left_out(tmp_path: Path) -> None:
         {"context": "Two.", "question": "Which?", "answers": {"text": [], "answer_start": []}},
     ]
     (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    passages = read_passages(tmp_path / "two.jsonl")
-    assert passages.paragraphs == ("One.", "Two.") and [q.answers for q in passages.questions] == [("One", "one")]
+    task = DocumentQA(tmp_path / "two.jsonl", size(20))
+    assert task.paragraphs == ["One.", "Two."] and [q.answers for q in task.questions] == [("One", "one")]
 
 
 ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
@@ -265,18 +265,18 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
 def test_a_wrong_file_of_questions_is_named_with_its_fields(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "q").write_text(content)
     with pytest.raises(DataError, match=message):
-        read_passages(tmp_path / "q")
+        DocumentQA(tmp_path / "q", size(20))
 
 
 def test_what_is_too_short_or_too_small_is_one_sentence(
     tmp_path: Path, squad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DataError, match="there is no file"):
-        read_passages(tmp_path / "none")
+        DocumentQA(tmp_path / "none", size(20))
     with pytest.raises(ConfigError, match="length is 50, but the shortest paragraph .* has 94 tokens"):
-        DocumentQA(read_passages(squad), size(50))
+        DocumentQA(squad, size(50))
     with pytest.raises(DataError, match="the 40 paragraphs of .* too few for a text of 9,000"):
-        DocumentQA(read_passages(squad), size(9000))
+        DocumentQA(squad, size(9000))
     with pytest.raises(ConfigError, match=r"length is 300, but a text of vt has \d+ tokens at least"):
         VariableTracking(size(300))
     with pytest.raises(ConfigError, match=r"length is 300, but a text of cwe has \d+ tokens at least"):
