@@ -273,7 +273,8 @@ def test_scored_losses_are_those_of_training_of_a_ul2_decoder():
     of_mode = [i for i in range(examples.count(0)) if examples.example(0, i)["input_ids"][:1].tolist() == mode]
     assert len(of_mode) > 2
     for index in of_mode[:3]:
-        example, tokens = examples.example(0, index), examples.tokens(0, index)
+        example = examples.example(0, index)
+        tokens = examples.restore(example)
         labels, prefix = example["labels"], example["prefix"]
         trained = token_losses(model, example["input_ids"][None], labels[None], prefix=prefix[None])[0]
         trained = trained[labels != NO_LOSS][1:-1].numpy()

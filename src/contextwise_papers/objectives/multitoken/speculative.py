@@ -34,7 +34,8 @@ class Acceptance:
 class HeadCandidates(CandidateGenerator):
     """The proposals of heads 2..n, up to ``longest`` tokens of the whole text, for transformers' assisted decoding."""
 
-    requires_model_outputs, model_kwargs_overrides = True, {}
+    requires_model_outputs = True
+    model_kwargs_overrides: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self, longest: int) -> None:
         self.longest, self.acceptance = longest, Acceptance()
