@@ -118,17 +118,14 @@ def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
     assert claims[0].holds is False
 
 
-def test_growth_that_differs_between_directions_is_not_even():
-    entropy = law()
-    entropy.spectra[256][1:20] *= 8
-    _, (grows, even), _ = spectra_view(entropy, Limits())
-    assert grows.holds and even.holds is False
-
-
-def test_directions_that_shrink_do_not_grow_evenly():
-    entropy = law()
-    entropy.spectra = dict(zip(CONTEXTS, reversed(entropy.spectra.values()), strict=True))
-    assert [claim.holds for claim in spectra_view(entropy, Limits())[1]] == [False, False]
+def test_uneven_growth_and_shrinking_are_denied_and_no_power_law_leaves_it_open():
+    uneven, shrinking, without = law(), law(), law()
+    uneven.spectra[256][1:20] *= 8
+    shrinking.spectra = dict(zip(CONTEXTS, reversed(shrinking.spectra.values()), strict=True))
+    without.power = None
+    assert [claim.holds for claim in spectra_view(uneven, Limits())[1]] == [True, False]
+    assert [claim.holds for claim in spectra_view(shrinking, Limits())[1]] == [False, False]
+    assert context_view(without, Limits())[1][0].holds is None
 
 
 def test_a_small_model_refutes_nothing():
@@ -138,10 +135,11 @@ def test_a_small_model_refutes_nothing():
     assert kept[1].evidence.endswith("does not speak of it: R² 0.5")
 
 
-def test_no_power_law_leaves_it_open():
-    entropy = law()
-    entropy.power = None
-    assert context_view(entropy, Limits())[1][0].holds is None
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = write_documents(folder / "text.jsonl", 60)
+    return str(prepare_corpus(text, "bytes", folder / "corpus", validation=0.3).path)
 
 
 def settings(**changes):
@@ -160,17 +158,14 @@ def settings(**changes):
 
 
 @pytest.mark.long
-def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
-    corpus = prepare_corpus(
-        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
-    ).path
+def test_all_figures_are_of_one_measurement_in_miniature(corpus, tmp_path):
     made = set()
-    regimes = validate(RealEntropy, settings(show="regimes", seeds=[0, 1], corpus=str(corpus)), "the settings")
+    regimes = validate(RealEntropy, settings(show="regimes", seeds=[0, 1], corpus=corpus), "the settings")
     assert len(regimes.measure(ITEM, tmp_path / "several").runs) == 2
     (planned, *_) = regimes.passes(tmp_path / "several")
     assert planned.flops == 2 * 2 * planned.parameters * 60 * 30
     for show in ("entropy", "context", "spectra", "density", "dimension"):
-        measure = validate(RealEntropy, settings(show=show, corpus=str(corpus)), "the settings")
+        measure = validate(RealEntropy, settings(show=show, corpus=corpus), "the settings")
         outcome = measure.measure(ITEM, tmp_path / "out")
         assert outcome.tables and outcome.claims and outcome.plots
         (run,) = outcome.runs
@@ -183,11 +178,8 @@ def test_all_figures_are_of_one_measurement_in_miniature(tmp_path):
     assert planned.flops == 2 * planned.parameters * 60 * 30
 
 
-def test_features_of_an_inner_layer_are_measured_beside_the_last(tmp_path):
-    corpus = prepare_corpus(
-        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
-    ).path
-    values = settings(corpus=str(corpus))
+def test_features_of_an_inner_layer_are_measured_beside_the_last(corpus, tmp_path):
+    values = settings(corpus=corpus)
     values["recipe"]["model"]["layers"] = 2
     last, inner = (
         validate(RealEntropy, values | changes, "the settings").measure(ITEM, tmp_path / "out").figures
@@ -198,13 +190,10 @@ def test_features_of_an_inner_layer_are_measured_beside_the_last(tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6) and inner["entropies"] != last["entropies"]
 
 
-def test_a_model_that_is_given_needs_no_training(tmp_path, monkeypatch):
-    corpus = prepare_corpus(
-        write_documents(tmp_path / "text.jsonl", 60), "bytes", tmp_path / "corpus", validation=0.3
-    ).path
-    first = validate(RealEntropy, settings(corpus=str(corpus)), "the settings")
+def test_a_model_that_is_given_needs_no_training(corpus, tmp_path, monkeypatch):
+    first = validate(RealEntropy, settings(corpus=corpus), "the settings")
     run = first.subject(tmp_path / "one")
-    given = validate(RealEntropy, settings(corpus=str(corpus), model=run, parameters=10), "the settings")
+    given = validate(RealEntropy, settings(corpus=corpus, model=run, parameters=10), "the settings")
     assert given.recipes(tmp_path / "two") == []
     outcome = given.measure(ITEM, tmp_path / "two")
     assert outcome.runs == [] and not (tmp_path / "two/runs").exists()
