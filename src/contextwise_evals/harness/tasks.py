@@ -1,10 +1,8 @@
 """Tasks of the harness: planning, and measurement of a model.
 
-1. Each task and number of examples becomes a task of the harness, from the harness's own definitions or from a folder of yours.
-2. The harness's ``simple_evaluate`` builds the prompts, queries :class:`.model.BoundedLM`, and computes its metrics, for each
-   number of examples and each context.
-3. ``harness-K-shot.json`` is its result in its own format, for each K (``harness-K-shot-C.json`` with several contexts C);
-   ``summary.json`` is the table of all of them, and ``answers.jsonl`` has the answers that were generated.
+The harness's ``simple_evaluate`` builds the prompts, queries :class:`.model.BoundedLM`, and computes its metrics, for each
+number of examples K and each context C: ``harness-K-shot.json`` (``harness-K-shot-C.json`` with several contexts), in its own
+format.
 """
 
 import contextlib

@@ -1,11 +1,7 @@
 """Questions of RULER, and the law of the answers' positions. Question i depends on (seed, task, i) and the settings alone.
 
-The position of an answer follows a law over the positions between pieces of text (intrinsic entropy, Appendix A.1):
-
-    P(x) ∝ (1 - x/L)^γ
-
-x is the number of the text's tokens after a position, L the length of the text in tokens. γ = 0 is RULER itself (Hsieh et al.
-2024); a greater γ draws nearer to the end.
+The position of an answer follows P(x) ∝ (1 - x/L)^γ (intrinsic entropy, Appendix A.1): x is the number of the text's tokens
+after it, L their number. γ = 0 is RULER itself (Hsieh et al. 2024); a greater γ draws nearer to the end.
 """
 
 import sys

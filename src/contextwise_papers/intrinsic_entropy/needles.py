@@ -1,12 +1,9 @@
 """Loss of an answer that depends on two needles, with the text's start cut off: ``contextwise measure needles``.
 
-Intrinsic entropy, Figure 5: the answer follows from two pieces of information, one far and one near, and its perplexity
-is measured with ever more of the leftmost tokens masked. Both are needed, so a perfect reader loses the answer as soon as
-the *first* is gone; the second's effect cannot be seen beyond that point.
-
-A text is noise with two sentences in it, "Ada has 3 stones." and, nearer to the question, "Ben has 5 stones more than
-Ada."; the question is how many stones Ben has, and the answer the tokens of "8". Masked tokens are absent: the model reads the
-remaining text from its position 0. The question is always whole.
+Intrinsic entropy, Figure 5: a text is noise with two sentences in it, "Ada has 3 stones." and, nearer to the question, "Ben
+has 5 stones more than Ada."; the question is how many stones Ben has, and the answer the tokens of "8". Its perplexity is
+measured with ever more of the leftmost tokens masked. Both needles are needed, so the second's effect cannot be seen once the
+*first* is gone. Masked tokens are absent: the model reads the rest from its position 0. The question is always whole.
 
 Legend of shapes: E examples, M numbers of masked tokens.
 """

@@ -72,11 +72,11 @@ def shared_rank(spectra: Mapping[int, np.ndarray]) -> int:
     return min(rank(values) for values in spectra.values())
 
 
-def chosen_sizes(shared: int, count: int = 6) -> list[int]:
-    """Some N up to ``shared``, from 2 on, evenly spaced in their logarithm and rounded to two digits."""
+def chosen_sizes(shared: int) -> list[int]:
+    """Up to six N up to ``shared``, from 2 on, evenly spaced in their logarithm and rounded to two digits."""
     if shared < 2:
         return []
-    sizes = np.geomspace(min(10, shared), shared, count)
+    sizes = np.geomspace(min(10, shared), shared, 6)
     rounded = {shared, *(int(float(f"{value:.2g}")) for value in sizes[:-1])}
     return sorted(value for value in rounded if 2 <= value <= shared)
 

@@ -3,12 +3,10 @@
 A document is cut at two positions into prefix, middle and suffix, and rearranged with the middle last:
 
 - PSM: ``<|fim_prefix|> prefix <|fim_suffix|> suffix <|fim_middle|> middle <|fim_end|>``
-- SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, the published form, in which the
-  model continues the prefix; with ``spm="marked"`` ``<|fim_suffix|> suffix <|fim_prefix|> prefix
-  <|fim_middle|> middle <|fim_end|>``, the form of Section 6.2.5.
+- SPM: ``<|fim_prefix|> <|fim_suffix|> suffix <|fim_middle|> prefix middle <|fim_end|>``, as published; with ``spm="marked"``,
+the form of Section 6.2.5, ``<|fim_suffix|> suffix <|fim_prefix|> prefix <|fim_middle|> middle <|fim_end|>``.
 
-Whole documents are rewritten, then packed into windows like any others: a window may contain a part of one. All tokens are
-targets, as published.
+Whole documents are rewritten, then packed into windows like any others. All tokens are targets, as published.
 """
 
 from __future__ import annotations

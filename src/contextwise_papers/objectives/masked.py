@@ -46,11 +46,9 @@ NEAREST = 64
 class MaskSettings(SingleObjective):
     """Settings of the masked objectives: how tokens are chosen and masked (Devlin et al. 2019, Section 3.1).
 
-    Each token is chosen independently with probability ``rate``, as in RoBERTa and transformers. BERT's code shuffles a
-    sequence's positions and takes the first round(rate * length): the same share, but a fixed number for each sequence, so that
-    its positions depend on each other; its paper says only "15% of all WordPiece tokens in each sequence at random". Of the
-    chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn uniformly from all that are not special,
-    and the rest stay. Special tokens are never chosen. A short window may have no target.
+    Each token is chosen independently with probability ``rate``, as in RoBERTa and transformers; BERT's code takes a fixed
+    number of each sequence. Of the chosen tokens ``mask_share`` become the mask token, ``random_share`` a token drawn uniformly
+    from all that are not special, and the rest stay. Special tokens are never chosen. A short window may have no target.
     """
 
     kind: ClassVar[Kind] = "encoder"

@@ -1,13 +1,12 @@
 """Span corruption: T5's (objectives, Section 6.2.3 and Exercise 6.2.2; Raffel et al. 2020, Section 3.1.4), and UL2's mixture.
 
-Some spans of a window's tokens are noise. The input has a sentinel in place of each span; the target has each sentinel
-followed by its span: ``Thank you <extra_id_0> me to your party <extra_id_1> week`` and ``<extra_id_0> for inviting
-<extra_id_1> last``. Input and target each end with end-of-text, as in T5's code; the paper's Figure 2 and the exercise end the
-target with one more sentinel instead, and the input with nothing.
+The input has a sentinel in place of each span of noise; the target has each sentinel followed by its span: ``Thank you
+<extra_id_0> me to your party <extra_id_1> week`` and ``<extra_id_0> for inviting <extra_id_1> last``. Both end with
+end-of-text, as in T5's code; the paper's Figure 2 and the exercise end the target with one more sentinel instead, and the
+input with nothing.
 
-UL2 (Tay et al. 2023, Section 3.1 and its table of denoisers) assigns each window to a denoiser: R corrupts short spans as T5
-does, X corrupts long spans or many, S hides the window's end. All are span corruption; S has one span, at the end, as in
-the examples of the released model (``[S2S] ... <extra_id_0>``). A mode token before the input names the mode.
+UL2 (Tay et al. 2023, Section 3.1) assigns each window to a denoiser: R corrupts short spans as T5 does, X long spans or many, S
+hides the window's end, in one span (``[S2S] ... <extra_id_0>``). A mode token before the input names the mode.
 """
 
 from __future__ import annotations

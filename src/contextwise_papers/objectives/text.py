@@ -1,10 +1,7 @@
 """Tokens as text: character positions and sentences, without splitting tokens or tokenizing again.
 
 A token belongs to the sentence of its first visible character, white space to the sentence before it. So every sentence has
-a visible character, and every token belongs to a sentence.
-
-Sentences come from sentencex: rules for some 300 languages in one small wheel without downloads, with borders as positions in
-the text.
+a visible character, and every token belongs to a sentence. Sentences come from sentencex: rules for some 300 languages.
 """
 
 from __future__ import annotations
@@ -58,7 +55,9 @@ class TokenText:
         A token that begins inside a character begins at that character.
         """
         if self._bytes is None:
-            return self._decode(ids)
+            stream = decoders.DecodeStream(skip_special_tokens=False)
+            chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
+            return "".join(chunks), np.cumsum([0, *map(len, chunks)], dtype=np.int64)
         parts = [self._bytes[i] for i in ids.tolist()]
         text = b"".join(parts).decode("utf-8", _ERRORS)
         ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
@@ -73,11 +72,6 @@ class TokenText:
         if self._bytes is not None:
             return self._bytes.get(token, b"").decode("utf-8", "replace")
         return (self._backend.id_to_token(token) or "").replace("\u2581", " ")
-
-    def _decode(self, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        stream = decoders.DecodeStream(skip_special_tokens=False)
-        chunks = [stream.step(self._backend, token) or "" for token in ids.tolist()]
-        return "".join(chunks), np.cumsum([0, *map(len, chunks)], dtype=np.int64)
 
 
 def next_visible(text: str) -> np.ndarray:

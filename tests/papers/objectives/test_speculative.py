@@ -115,7 +115,6 @@ def test_acceptance_is_reported(trained):
     report = trained.last_acceptance
     assert 0 < report.accepted < report.drafted <= 3 * report.steps
     assert report.fraction == report.accepted / report.drafted > 0.2
-    assert report.mean_accepted == report.accepted / report.steps
     # One token from the prompt's pass; then one, and the accepted ones, from each step.
     assert len(passes) == 1 + report.steps < 30
     assert out.shape[1] - 12 == 1 + report.steps + report.accepted == 30
@@ -127,7 +126,7 @@ def test_acceptance_is_nan_without_proposals():
     model.generate(prompt(4), speculative=True, max_new_tokens=1, **GREEDY)
     report = model.last_acceptance
     assert (report.steps, report.drafted) == (0, 0)
-    assert report.fraction != report.fraction and report.mean_accepted != report.mean_accepted
+    assert report.fraction != report.fraction
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])

@@ -1,11 +1,8 @@
 """Infilling: generation of the middle between a prefix and a suffix (objectives, Sections 6.2.3 and 6.2.5).
 
-1. A :class:`Form` is the prompt format of the model's training, and the tokens that end its output. Decoders read what
-   :class:`~contextwise_papers.objectives.infilling.Arrangement` writes, up to where the middle begins: PSM, or SPM on request.
-   Encoder-decoders read ``prefix <extra_id_0> suffix`` and end-of-text, and write ``<extra_id_0>`` and the middle.
-2. Prefix and suffix are tokenized separately, as in training; if they are too long, the tokens farthest from the hole are
-   omitted (:meth:`Infiller.prompt`).
-3. ``generate()`` of transformers writes the middles of a batch of prompts (:meth:`Infiller.fill`).
+A decoder reads what :class:`~contextwise_papers.objectives.infilling.Arrangement` writes, up to where the middle begins; an
+encoder-decoder reads ``prefix <extra_id_0> suffix`` and end-of-text, and writes ``<extra_id_0>`` and the middle. Prefix and
+suffix are tokenized separately, as in training; if they are too long, the tokens farthest from the hole are omitted.
 """
 
 from collections.abc import Callable, Iterator, Sequence

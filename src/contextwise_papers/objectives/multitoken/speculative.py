@@ -21,11 +21,6 @@ class Acceptance:
     accepted: int = 0  # accepted proposals; each step outputs one token more than it accepts
 
     @property
-    def mean_accepted(self) -> float:
-        """Accepted proposals per step; nan without steps."""
-        return self.accepted / self.steps if self.steps else float("nan")
-
-    @property
     def fraction(self) -> float:
         """Accepted proposals as a fraction of verified ones; nan without any."""
         return self.accepted / self.drafted if self.drafted else float("nan")
