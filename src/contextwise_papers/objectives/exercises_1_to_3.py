@@ -25,7 +25,7 @@ from contextwise.objectives.kind import Kind
 from contextwise_papers.claims import Claim, contains, exact, undecided
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.objectives import Infilling, SpanCorruption
-from contextwise_papers.objectives.infilling import Arrangement, Characters, InfilledDocuments, token_cuts
+from contextwise_papers.objectives.infilling import Arrangement, token_cuts
 from contextwise_papers.objectives.multitoken.modeling import future_targets
 from contextwise_papers.objectives.spans import SpanExamples
 from contextwise_papers.objectives.text import TokenText
@@ -207,9 +207,8 @@ class FimFormats(TextOnly, name="fim_formats"):
         vocabulary = vocabulary_of(self.objective, corpus)
         tokenizer = vocabulary.tokenizer
         assert tokenizer is not None
-        arrangement, text = self.objective.arrangement(vocabulary), TokenText(tokenizer)
-        characters = Characters(vocabulary, corpus) if self.objective.split == "character" else None
-        epoch = InfilledDocuments(self.objective, corpus, self.seed, 0, arrangement, characters)
+        examples = self.objective.examples(corpus, Cut(8), self.seed, vocabulary)
+        epoch, arrangement, text = examples.documents(0), examples.arrangement, TokenText(tokenizer)
         numbers = np.flatnonzero(corpus.lengths)[: self.limit_documents].tolist()
         forms: dict[str, list[bool]] = {"PSM": [], "SPM": [], "as it was": []}
         for i in numbers:

@@ -128,7 +128,7 @@ class InfillingExamples(RewrittenExamples):
         self.windows(0)
 
     def documents(self, epoch: int) -> InfilledDocuments:
-        return InfilledDocuments(self.settings, self.corpus, self.seed, epoch, self.arrangement, self.pieces)
+        return InfilledDocuments(self, epoch)
 
 
 class InfilledDocuments:
@@ -137,33 +137,26 @@ class InfilledDocuments:
     ``cuts``: (first token, last token, SPM) of each rewritten document; empty for cuts between characters.
     """
 
-    def __init__(
-        self,
-        settings: Infilling,
-        corpus: Corpus,
-        seed: int,
-        epoch: int,
-        arrangement: Arrangement,
-        characters: Characters | None,
-    ) -> None:
-        self.corpus, self.arrangement = corpus, arrangement
+    def __init__(self, examples: InfillingExamples, epoch: int) -> None:
+        self.corpus, self.arrangement, settings = examples.corpus, examples.arrangement, examples.settings
+        corpus = self.corpus
         self.path, self.split, self.end_of_text = corpus.path, corpus.split, corpus.end_of_text
         self.cuts: dict[int, tuple[int, int, bool]] = {}
         self.rewritten: dict[int, np.ndarray] = {}
         draws: dict[int, tuple[np.random.Generator, bool]] = {}
         for i in np.flatnonzero(corpus.lengths).tolist():
-            draw = generator(seed, epoch, i, settings.name)
+            draw = generator(examples.seed, epoch, i, settings.name)
             if draw.random() < settings.rate:
                 draws[i] = draw, bool(draw.random() < settings.spm_share)
         self.lengths = np.array(corpus.lengths, dtype=np.int64)
-        if characters is not None:
-            self.rewritten = characters.rewrite(corpus, draws, arrangement)
+        if examples.pieces is not None:
+            self.rewritten = examples.pieces.rewrite(corpus, draws, self.arrangement)
             for i, ids in self.rewritten.items():
                 self.lengths[i] = len(ids)
             return
         for i, (draw, spm) in draws.items():
             self.cuts[i] = *token_cuts(draw, int(self.lengths[i])), spm
-            self.lengths[i] += 3 + len(arrangement.end)
+            self.lengths[i] += 3 + len(self.arrangement.end)
 
     def __len__(self) -> int:
         return len(self.lengths)
