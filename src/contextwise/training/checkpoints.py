@@ -56,7 +56,6 @@ class CheckpointState(TypedDict):
     fingerprints: dict[str, str]
     recipe: dict[str, Any]
     optimizer_groups: list[ParameterGroup]
-    evaluation_pending: bool
     random: list[RandomState]
     """Of each process."""
 

@@ -5,7 +5,6 @@ a checkpoint and the export, all in a temporary folder on the disk of the run fo
 further ones take as long as the second and hold no more memory.
 """
 
-import contextlib
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -19,14 +18,14 @@ from contextwise.base.files import disk_errors
 from contextwise.base.machine import memory, peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import random_state, without_launch_settings
+from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, fast_steps, processes_of, training_arguments
-from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
+from contextwise.training.trainer import PretrainingTrainer
 
 MOST_STEPS = 12
 """Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
@@ -97,11 +96,10 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
             short = _shortened(recipe, steps.passes * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
-            with contextlib.suppress(StepAbandoned):
-                trainer.train()
+            trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
             if saves:
-                trainer.save(random_state())
+                trainer._save_checkpoint()
                 weights = trainer.whole_weights()
                 if processes.is_main_process:
                     export_model(trainer.run, inputs, weights)

@@ -126,9 +126,7 @@ class EarlyStopping(TrainerCallback):
             # No checkpoint of this step: a restarted run resumes before it, and also stops at it.
             control.should_save = False
             if first:
-                step = state.global_step
-                checkpoints.discard(self.trainer.run.checkpoints / f"step-{step}")  # of a stop in this validation
-                say(f"the validation loss was lowest at step {best}; training stops at step {step}")
+                say(f"the validation loss was lowest at step {best}; training stops at step {state.global_step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:
         """The weights of the lowest validation loss, whole, on the CPU; a CheckpointError if they are damaged or missing."""

@@ -45,7 +45,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, stage_flops, starting_model
 from contextwise.training.recipe import Recipe
-from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
+from contextwise.training.trainer import PretrainingTrainer
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
@@ -103,12 +103,7 @@ def train(recipe: Recipe) -> RunFolder:
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except StepAbandoned as abandoned:
-            if abandoned.random is not None:
-                # The weights are still those of the step before, so the random state must be too.
-                trainer.save(abandoned.random)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
             raise Interrupted(
@@ -209,18 +204,13 @@ def _find_checkpoint(
                     f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
                     "train this run whole, without training.trunk"
                 )
-        step, validated = 0, True
         if checkpoint is not None:
             check_origin(checkpoint, source, recipe, inputs)
-            step, validated = (
-                checkpoints.step_of(checkpoint),
-                not checkpoints.read_state(checkpoint)["evaluation_pending"],
-            )
         anew = checkpoint is None or source is not run
         run.renew_recipe(recipe.resolved(), anew)
         if anew:
             write_sealed_json(run.environment_file, describe_environment(), "the environment")
-        run.rewind_metrics(step, source, validated)
+        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
         return checkpoint
 
     return _in_first_process(processes, find)
@@ -377,8 +367,6 @@ def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs,
     trainer.accelerator.wait_for_everyone()
     if trainer.validation and trainer.state.global_step not in validated:
         trainer.evaluate()
-        if trainer.evaluation_pending:
-            raise Interrupted("stopped in the last validation; run the same command again to resume")
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)

@@ -53,7 +53,7 @@ def test_the_time_of_a_step_takes_no_checkpoint(corpus_folder, tmp_path, monkeyp
     """Which takes gigabytes for a large model, in each round of a trial."""
     tiny = recipe(corpus_folder, tmp_path / "tiny", steps=100)
     monkeypatch.setattr(dry_run, "export_model", lambda *_: pytest.fail("it was exported"))
-    monkeypatch.setattr(dry_run.PretrainingTrainer, "save", lambda *_: pytest.fail("it was saved"))
+    monkeypatch.setattr(dry_run.PretrainingTrainer, "_save_checkpoint", lambda *_: pytest.fail("it was saved"))
     assert all(seconds > 0 for seconds in step_rounds({"tiny": tiny}, 2)["tiny"])
     with pytest.raises(pytest.fail.Exception, match="it was saved"):
         dry_run.dry_run(tiny)
