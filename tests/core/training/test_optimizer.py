@@ -14,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
 from contextwise.base.runs import RunFolder
 from contextwise.models import ModelSize, backbone_config, build_model
 from contextwise.models.matrices import matrices_of
@@ -307,12 +306,11 @@ class Experts(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.wide = nn.Parameter(torch.randn(3, 8, 24, generator=torch.Generator().manual_seed(1)))
-        self.tall = nn.Parameter(torch.randn(3, 24, 8, generator=torch.Generator().manual_seed(2)))
+        self.stack = nn.Parameter(torch.randn(3, 8, 24))
         self.bias = nn.Parameter(torch.randn(3, 24))
 
 
-def test_experts_decay_and_muon_takes_them():
+def test_experts_decay_and_adamw_takes_them():
     module = nn.ModuleDict({"experts": Experts(), "convolution": nn.Conv1d(4, 4, 3), "linear": nn.Linear(8, 8)})
     names = {id(parameter): name for name, parameter in module.named_parameters()}
 
@@ -320,15 +318,11 @@ def test_experts_decay_and_muon_takes_them():
         groups = [group for group in optimizer.param_groups if bool(group["weight_decay"]) is decays]
         return {names[id(parameter)] for group in groups for parameter in group["params"]}
 
-    matrices = {"experts.wide", "experts.tall", "linear.weight"}
+    matrices = {"experts.stack", "linear.weight"}
     settings = TrainingSettings(steps=1, weight_decay=0.1)
     assert of(create_optimizer(module, settings, 1e-3), True) == matrices
     adamw, muon = create_optimizer(module, SETTINGS, 1e-3).parts
-    assert of(muon, True) == matrices and not of(adamw, True)
-    with pytest.raises(
-        ConfigError, match=r"training\.fsdp is True, .* Muon orthogonalizes one by one; set it to false"
-    ):
-        create_optimizer(module, SETTINGS.model_copy(update={"fsdp": True}), 1e-3)
+    assert of(muon, True) == {"linear.weight"} and of(adamw, True) == {"experts.stack"}
 
 
 @pytest.mark.parametrize(
@@ -341,24 +335,3 @@ def test_routers_decay_in_every_family_and_biases_of_experts_do_not(family):
     matrices = {id(matrix) for matrix in matrices_of(model, embeddings=True)}
     vectors = {name for name, parameter in model.named_parameters() if id(parameter) not in matrices}
     assert vectors == {name for name, _ in model.named_parameters() if re.search("norm|bias|sinks", name)}
-
-
-@pytest.mark.parametrize("adjustment", ["original", "match_rms_adamw"])
-def test_muon_orthogonalizes_each_expert_by_itself(adjustment):
-    """A stack is updated as its matrices are one by one, beside another matrix of the same shape."""
-    stacked, start = Experts(), Experts()
-    apart = [nn.Parameter(matrix.clone()) for stack in (start.wide, start.tall) for matrix in stack.detach()]
-    groups = [{"params": [stacked.wide, stacked.tall]}], [{"params": apart}]
-    one, other = (BatchedMuon(each, lr=0.02, weight_decay=0.01, adjust_lr_fn=adjustment) for each in groups)
-    one.orthogonalized_in = other.orthogonalized_in = torch.float32
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        for matrix in apart:
-            matrix.grad = torch.randn(matrix.shape, generator=generator)
-        stacked.wide.grad = torch.stack([matrix.grad for matrix in apart[:3]])
-        stacked.tall.grad = torch.stack([matrix.grad for matrix in apart[3:]])
-        one.step()
-        other.step()
-    torch.testing.assert_close(torch.stack(apart[:3]), stacked.wide)
-    torch.testing.assert_close(torch.stack(apart[3:]), stacked.tall)
-    assert not torch.equal(stacked.wide, start.wide)
