@@ -12,12 +12,10 @@ from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.training import checkpoints
 from contextwise.training.recipe import Recipe
 
-SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate"}
-"""Settings of ``training`` that may differ from the trunk's as long as rates are the same up to the decay."""
-MAY_DIFFER = {
-    "name",
-    *(f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")),
-}
+SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "minimum_learning_rate")  # with the same rates up to the decay
+FURTHER = ("steps", "tokens", "log_every", "evaluate_every", "curve_every")
+MAY_DIFFER = {"name", *(f"training.{name}" for name in (*SCHEDULE, *FURTHER))}
+"""Settings that may differ from the trunk's."""
 
 
 def may_branch(trunk: Path, recipe: Recipe) -> bool:

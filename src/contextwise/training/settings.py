@@ -192,14 +192,9 @@ class CorpusData(DataSettings):
     verify: bool = Field(default=True, description="compare the corpus with its hashes before training")
 
     @property
-    def own_cut(self) -> Cut:
-        """How documents are cut into windows without the sections."""
-        return Cut(self.context, self.cross_documents, self.separate_documents, self.start_at_documents)
-
-    @property
     def cut(self) -> Cut:
         """How documents are cut into windows."""
-        cut = self.own_cut
+        cut = Cut(self.context, self.cross_documents, self.separate_documents, self.start_at_documents)
         for section in self.sections.values():
             cut = section.cut(cut)
         return cut

@@ -52,10 +52,7 @@ from contextwise.training.recipe import Recipe
 
 
 class PretrainingTrainer(Trainer):
-    """Trains a language model on the examples of an objective.
-
-    Each checkpoint keeps the recipe, and the content hashes of the corpora.
-    """
+    """Trains a language model on the examples of an objective."""
 
     def __init__(
         self,
@@ -99,15 +96,12 @@ class PretrainingTrainer(Trainer):
     # ---- forward and backward ----
 
     def get_train_dataloader(self) -> DataLoader:
-        """Load this process's micro-batches of one step at a time.
-
-        The Trainer sees one batch per step, and counts no gradient accumulation of its own.
-        """
-        args, limit = self.args, self.args.per_device_train_batch_size
+        """Load this process's micro-batches of one step at a time, of which the Trainer makes no gradient accumulation."""
+        args, limit, processes = self.args, self.args.per_device_train_batch_size, self.accelerator.num_processes
         return DataLoader(
             self.train_dataset,
             batch_sampler=StepIndices(
-                args.max_steps, self.recipe.examples_per_step, args.process_index, self.accelerator.num_processes, limit
+                args.max_steps, self.recipe.examples_per_step, args.process_index, processes, limit
             ),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
@@ -204,12 +198,7 @@ class PretrainingTrainer(Trainer):
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Raise an error that names the windows of the step."""
-        windows = []
-        for inputs in self._inputs:
-            others = inputs["corpus"].tolist() if "corpus" in inputs else [0] * len(inputs["window"])
-            for window, other in zip(inputs["window"].tolist(), others, strict=True):
-                windows.append(f"{window}{' (of another corpus)' * bool(other)}")
-        windows = gather_object(windows)
+        windows = gather_object([str(window) for inputs in self._inputs for window in inputs["window"].tolist()])
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise DivergedError(

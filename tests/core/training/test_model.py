@@ -230,7 +230,8 @@ def test_models_that_do_not_see_what_the_recipe_says_are_refused(config, objecti
 def test_pairs_of_a_part_of_a_step_count_as_in_the_whole_step():
     """Rows without a pair's label, as in a mixture, and parts of a step that have few of them."""
     torch.manual_seed(0)
-    config = EncoderModel(family="bert", layers=2, width=32, heads=2).whole(50, 16, pairs=True)
+    config = EncoderModel(family="bert", layers=2, width=32, heads=2).stock(50, 16, None)
+    config.architectures = ["BertForPreTraining"]
     model = build_model(config).eval()
     batch = {"input_ids": torch.randint(0, 50, (6, 16)), "labels": torch.randint(0, 50, (6, 16))}
     batch["pair_label"] = torch.tensor([1, -100, -100, -100, 0, 1])
