@@ -29,7 +29,6 @@ from contextwise.training.trainer import PretrainingTrainer
 
 MOST_STEPS = 12
 """Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
-STAGES = "timed are steps of the longest windows; those of shorter ones take less"
 TIMED_FLOPS = {"cpu": 2e12, "cuda": 2e14}
 """Operations of a dry run, about ten seconds, unless two steps need more."""
 
@@ -101,6 +100,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
                     export_model(trainer.run, inputs, weights)
         peak = max(start, peak_memory())  # the system counts the two at different moments
         timed, step_seconds = len(steps.seconds), median(steps.seconds)
+    stages = {"context stages": "timed are steps of the longest windows; those of shorter ones take less"}
     validation = step_seconds and step_seconds / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3
     return DryRun(
         device="cpu" if on_cpu else torch.cuda.get_device_name(),
@@ -116,7 +116,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
-        notes=inputs.notes | ({"context stages": STAGES} if len(recipe.windows) > 1 else {}),
+        notes=inputs.notes | (stages if len(recipe.windows) > 1 else {}),
     )
 
 

@@ -91,11 +91,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
     """The validation loss of a finished run with its unit; None if nothing was held out."""
-    loss = summary["validation_loss"]
     unit = "pair" if recipe.objective.whole_steps else recipe.model.loss_unit
-    if loss is None:
-        return None
-    return f"{loss:.4f} nats per {unit}"
+    return None if (loss := summary["validation_loss"]) is None else f"{loss:.4f} nats per {unit}"
 
 
 LOADERS = {

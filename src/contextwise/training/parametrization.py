@@ -64,7 +64,11 @@ def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "origin
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
     drawn = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, DRAWN)}
     heads = vocabulary_heads(model)
-    norms = dict(_norms_before_heads(model))  # what has the factor of the logits
+    norms = {  # what has the factor of the logits
+        f"{prefix}{family.norm_name}.{name}": parameter
+        for prefix, backbone, family in backbones(model)
+        for name, parameter in getattr(backbone, family.norm_name).named_parameters()
+    }
     why = "" if norms else "but this model has no stock backbone, whose last norm would take the factor of the logits"
     if any(weight.dim() > 2 for weight in matrices_of(model)):
         why = "but the matrices of this model's experts are stacked in one parameter, for which there is no factor"
@@ -134,9 +138,3 @@ def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]
 
 def _initial_range(model: nn.Module) -> float:
     return next(backbone.config.initializer_range for _, backbone, _ in backbones(model))
-
-
-def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, backbone, family in backbones(model):
-        for own, parameter in getattr(backbone, family.norm_name).named_parameters():
-            yield f"{name}{family.norm_name}.{own}", parameter

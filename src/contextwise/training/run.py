@@ -91,7 +91,7 @@ def train(recipe: Recipe) -> RunFolder:
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, recipe, inputs)):
             return run
-        checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
+        checkpoint = _in_first_process(processes, lambda: _find_checkpoint(run, recipe, inputs, trunk))
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
@@ -169,7 +169,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
                 code = known_code(variant.sha256, variant.file)
                 atomic_write(run.path / Path(variant.file).name, code.decode(), "the variant's code")
             run.divergence_file.unlink(missing_ok=True)
-            for folder in (run.path, run.checkpoints, run.path / "best", run.path / "parts"):
+            for folder in (run.path, run.checkpoints, run.path / "parts"):
                 remove_leftovers(folder)
 
         _in_first_process(processes, lock)
@@ -181,39 +181,33 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             raise
 
 
-def _find_checkpoint(
-    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState, trunk: Path | None
-) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it.
+def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
+    """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
 
     Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
     """
-
-    def find() -> Path | None:
-        for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
-            corpus.verify()
-        checkpoint = checkpoints.latest_intact(run.checkpoints)
-        if checkpoint is not None:  # what a process that was killed while it pruned has left
-            checkpoints.prune_run(run, recipe)
-        source = run
-        if checkpoint is None and trunk is not None:
-            checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-            problem = checkpoints.damaged(trunk)
-            if problem is not None:
-                raise CheckpointError(
-                    f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
-                    "train this run whole, without training.trunk"
-                )
-        if checkpoint is not None:
-            check_origin(checkpoint, source, recipe, inputs)
-        anew = checkpoint is None or source is not run
-        run.renew_recipe(recipe.resolved(), anew)
-        if anew:
-            write_sealed_json(run.environment_file, describe_environment(), "the environment")
-        run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
-        return checkpoint
-
-    return _in_first_process(processes, find)
+    for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
+        corpus.verify()
+    checkpoint = checkpoints.latest_intact(run.checkpoints)
+    if checkpoint is not None:  # what a process that was killed while it pruned has left
+        checkpoints.prune_run(run, recipe)
+    source = run
+    if checkpoint is None and trunk is not None:
+        checkpoint, source = trunk, RunFolder(trunk.parent.parent)
+        problem = checkpoints.damaged(trunk)
+        if problem is not None:
+            raise CheckpointError(
+                f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
+                "train this run whole, without training.trunk"
+            )
+    if checkpoint is not None:
+        check_origin(checkpoint, source, recipe, inputs)
+    anew = checkpoint is None or source is not run
+    run.renew_recipe(recipe.resolved(), anew)
+    if anew:
+        write_sealed_json(run.environment_file, describe_environment(), "the environment")
+    run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+    return checkpoint
 
 
 def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:

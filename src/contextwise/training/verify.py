@@ -68,7 +68,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
 
 def _sealed_folders(run: RunFolder) -> list[Path]:
     """The folders of a run that have a manifest."""
-    folders = [*checkpoints.list_checkpoints(run.checkpoints), *checkpoints.list_checkpoints(run.path / "best")]
+    folders = checkpoints.list_checkpoints(run.checkpoints)
     if run.summary_file.exists() or run.model.exists():
         folders.append(run.model)
     return folders + sorted(path for path in (run.path / "parts").glob("*") if path.is_dir())

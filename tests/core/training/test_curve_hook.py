@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
@@ -18,7 +17,6 @@ from contextwise.models import load_model
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise_plan.sweeps.points import run_points
-from processes import finish_training
 from small import recipe_values
 
 
@@ -112,18 +110,6 @@ def test_a_resumed_run_has_each_row_once(run, books, tmp_path, monkeypatch):
     ]
     wanted = [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics("curve")]
     assert kept == wanted
-
-
-@pytest.mark.slow
-def test_two_processes_measure_what_one_does(run, books, tmp_path):
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))
-    status, output = finish_training(file, processes=2)
-    assert status == 0, output[-2000:]
-    for a, b in zip(run.metrics("curve"), RunFolder(tmp_path / "two").metrics("curve"), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
-        assert a["best_context_loss"] == pytest.approx(b["best_context_loss"], abs=1e-4)
-        assert a["standard_error"] == pytest.approx(b["standard_error"], abs=1e-4)
 
 
 def test_points_say_what_was_spent_and_reached(run):

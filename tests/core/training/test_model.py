@@ -104,22 +104,6 @@ def test_all_weights_move_where_nothing_is_frozen(backbone, corpus_folder, tmp_p
     )
 
 
-@pytest.mark.long
-def test_a_frozen_run_that_was_stopped_resumes_bit_for_bit(backbone, corpus_folder, tmp_path):
-    model = {"freeze_backbone": True, "context_predictor": {"predictor_layers": 1}}
-    whole = values_from(backbone, corpus_folder, tmp_path / "whole", **model)
-    whole["training"]["save_every"] = 2
-    trained(whole)
-    again = whole | {"output": str(tmp_path / "again")}
-    run = trained(again)
-    run.summary_file.unlink()  # as if it had been killed after step 4
-    for folder in (run.model, *run.checkpoints.glob("step-6")):
-        shutil.rmtree(folder)
-    trained(again)
-    one, other = weights(tmp_path / "whole"), weights(tmp_path / "again")
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.parametrize(
     ("model", "words"),
     [
