@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import expanded, without_folders
@@ -189,17 +189,10 @@ class NewModel(ModelSettings):
             raise ConfigError(Problem(f"but must be one of {known}", value=family))
         return family
 
-    @field_validator("size")
-    @classmethod
-    def _known_size(cls, size: str, info: ValidationInfo) -> str:
-        family = info.data.get("family")
-        if family is not None and size not in cls.sizes[family]:
-            why = f"but the sizes of {family} are {', '.join(cls.sizes[family])}"
-            raise ConfigError(Problem(why, value=size))
-        return size
-
     @model_validator(mode="after")
     def _possible_shape(self) -> Self:
+        if self.size not in (sizes := self.sizes[self.family]):
+            raise ConfigError(Problem(f"but the sizes of {self.family} are {', '.join(sizes)}", "size", self.size))
         layers, problems = self.shape.layers + self.extra_layers, shape_problems(self.family, self.shape)
         if layers < 1:
             problems.append(Problem("but at least one layer must remain", "extra_layers", self.extra_layers))

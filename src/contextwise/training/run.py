@@ -110,7 +110,7 @@ def train(recipe: Recipe) -> RunFolder:
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
-        _finish(trainer, recipe, inputs, early)
+        _finish(trainer, inputs, early)
     return run
 
 
@@ -355,7 +355,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
 
 
-def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
+def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
     """Run the last validation, export the model, and write the summary, which marks the run as finished."""
     validated = [row["step"] for row in trainer.run.metrics("validation")]
     trainer.accelerator.wait_for_everyone()
@@ -365,5 +365,5 @@ def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs,
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)
         trainer.run.sync_metrics()
-        write_summary(trainer, recipe, inputs)
+        write_summary(trainer, inputs)
     trainer.accelerator.wait_for_everyone()

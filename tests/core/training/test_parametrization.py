@@ -80,18 +80,22 @@ def test_initial_values_follow_the_rule_for_every_family(family):
         assert wide[name] == pytest.approx(deviation / (2 if inside else 1), rel=0.2), name
 
 
-def test_a_matrix_of_a_block_in_the_shape_of_the_head_is_no_head():
-    """The feed-forward layer of width 64 is as wide as a vocabulary of 256."""
-    wide, base = (
-        meta_model(backbone_config("gpt_neox", ModelSize(2, width, width // 8, 1e-3), 256, 16)) for width in (64, 16)
-    )
-    inner = "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"
-    assert wide.get_parameter(inner).shape == wide.lm_head.weight.shape
+# The feed-forward layer of width 64 is as wide as a vocabulary of 256; the last layer of the mlp pooling is square.
+@pytest.mark.parametrize(
+    ("family", "vocabulary", "name"),
+    [("gpt_neox", 256, "gpt_neox.layers.0.mlp.dense_h_to_4h.weight"), ("gpt2", 64, "context.pooling.out.weight")],
+)
+def test_a_matrix_in_the_shape_of_the_head_is_no_head(family, vocabulary, name):
+    shapes = [backbone_config(family, ModelSize(2, width, width // 8, 1e-3), vocabulary, 16) for width in (64, 16)]
+    if name.startswith("context"):
+        shapes = [ContextLMConfig(shape, chunk_size=4, pooling="mlp") for shape in shapes]
+    wide, base = map(meta_model, shapes)
+    assert wide.get_parameter(name).shape == wide.lm_head.weight.shape
     found = mup_scales(wide, base)
-    assert found[inner].adamw == 0.25 and found["gpt_neox.embed_in.weight"].adamw == 1
+    assert found[name].adamw == 0.25 and next(iter(found.values())).adamw == 1  # the embedding's
     muon = create_optimizer(wide, TrainingSettings(steps=1, optimizer="muon"), 1e-3).parts[1]
     trained = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
-    assert id(wide.get_parameter(inner)) in trained and id(wide.lm_head.weight) not in trained
+    assert id(wide.get_parameter(name)) in trained and id(wide.lm_head.weight) not in trained
 
 
 def test_the_factors_of_the_pathway_and_of_further_heads():
@@ -227,23 +231,6 @@ def test_the_recipe_gives_the_factors_of_its_model(corpus_folder, tmp_path):
     torch.manual_seed(0)
     norm = starting_model(recipe, config).transformer.ln_f.weight
     assert torch.equal(norm, torch.full_like(norm, 0.25))
-
-
-def test_a_pooling_matrix_in_the_shape_of_the_head_is_no_head():
-    """The last layer of the mlp pooling is square; with a vocabulary as large as the width it looks like the head."""
-    wide, base = (
-        meta_model(
-            ContextLMConfig(
-                backbone_config("gpt2", ModelSize(2, width, width // 8, 1e-3), 64, 16), chunk_size=4, pooling="mlp"
-            )
-        )
-        for width in (64, 16)
-    )
-    name = "context.pooling.out.weight"
-    assert wide.get_parameter(name).shape == wide.lm_head.weight.shape
-    assert mup_scales(wide, base)[name] == Scale(0.5, 0.25, epsilon=0.25)
-    muon = create_optimizer(wide, TrainingSettings(steps=1, optimizer="muon"), 1e-3).parts[1]
-    assert id(wide.get_parameter(name)) in {id(each) for group in muon.param_groups for each in group["params"]}
 
 
 def routers(width: int) -> torch.nn.ModuleDict:
