@@ -25,7 +25,6 @@ from contextwise.training.settings import (
     families_of,
     known_size,
     listed,
-    prefix_problem,
     wrong_kind,
 )
 
@@ -159,7 +158,7 @@ class NewModel(ModelSettings):
             yield Problem(why, "data.context", context)
         for objective in recipe.objectives:
             yield from wrong_kind(objective, self.kind, family=self.family)
-        yield from _problems_of_parts(self, recipe)
+        yield from super().problems(recipe)
 
     @abstractmethod
     def stock(self, vocab_size: int, positions: int, end_of_text: int | None) -> Any:
@@ -289,9 +288,6 @@ class PretrainedModel(ModelSettings):
     def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
 
-    def problems(self, recipe: Any) -> Iterator[Problem]:
-        yield from _problems_of_parts(self, recipe)
-
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         from contextwise.training.model import pretrained_config
 
@@ -324,12 +320,3 @@ class PretrainedModel(ModelSettings):
         if problems:
             raise ConfigError(*problems)
         return self
-
-
-def _problems_of_parts(model: ModelSettings, recipe: Any) -> Iterator[Problem]:
-    """Contradictions between a recipe and the parts that are composed with a stock model."""
-    prefix = next((each for each in recipe.singles if each.has_prefix), None)
-    for name, section in model.sections.items():
-        yield from section.problems(recipe)
-        if prefix is not None:
-            yield prefix_problem(prefix, f"model.{name}")

@@ -249,8 +249,12 @@ class ModelSettings(Settings, ABC):
         return {name: source for name, source in self.starts.items() if name not in known}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
-        """What in a recipe contradicts the model; its sections are valid by themselves."""
-        yield from ()
+        """What in a recipe contradicts the model, by default what contradicts its sections."""
+        prefix = next((each for each in recipe.singles if each.has_prefix), None)
+        for name, section in self.sections.items():
+            yield from section.problems(recipe)
+            if prefix is not None:
+                yield prefix_problem(prefix, f"model.{name}")
 
     @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:

@@ -22,7 +22,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
-from trained import half_done, same, timeless, trained, weights
+from trained import half_done, same, stopped_after, timeless, trained, weights
 
 UNUSED = """
 from torch import nn
@@ -44,26 +44,12 @@ def corpora(tmp_path_factory):
     return folder / "new"
 
 
-def stopped_after(steps, recipe, monkeypatch):
-    """Train a recipe in a process that is killed after this many steps."""
-    ended = PretrainingTrainer.end_step
-
-    def stopping(self):
-        ended(self)
-        if self.state.global_step == steps:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(PretrainingTrainer, "end_step", stopping)
-        train(recipe)
-
-
 # ---- parameters without a gradient ----
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path, monkeypatch):
+def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path):
     (tmp_path / "unused.py").write_text(UNUSED)
 
     def recipe(name):
@@ -72,7 +58,7 @@ def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folde
         return Recipe.model_validate(values)
 
     train(recipe("whole"))
-    stopped_after(10, recipe("run"), monkeypatch)
+    stopped_after(10, recipe("run"))
     train(recipe("run"))
     assert same(tmp_path / "whole", tmp_path / "run")
     assert [row["loss"] for row in timeless(tmp_path / "whole")] == [row["loss"] for row in timeless(tmp_path / "run")]
@@ -152,13 +138,13 @@ def test_a_run_that_is_stopped_in_its_first_step_ends_it(corpus_folder, tmp_path
     assert all(check.passed for check in verify_run(tmp_path / "run"))
 
 
-def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_start(corpora, tmp_path, monkeypatch):
+def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_start(corpora, tmp_path):
     """No checkpoint is there that says what the first start was trained on."""
 
     def recipe(name, **training):
         return Recipe.model_validate(recipe_values(corpora.parent / name, tmp_path / "run", **SHORT, **training))
 
-    stopped_after(1, recipe("old"), monkeypatch)
+    stopped_after(1, recipe("old"))
     run = RunFolder(tmp_path / "run")
     write_sealed_json(run.environment_file, {"processor": "another"}, "the environment")
     train(recipe("new"))
