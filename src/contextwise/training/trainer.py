@@ -203,7 +203,7 @@ class PretrainingTrainer(Trainer):
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise DivergedError(
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
-            f"{', '.join(list(dict.fromkeys(windows))[:8])} of the training split); the step was not taken; "
+            f"{', '.join(list(dict.fromkeys(windows))[:8])} of the training data); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
             + "; a lower training.learning_rate or a longer warm-up is the usual fix"
         )

@@ -283,7 +283,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(corpus_folder, tmp_path
         train(recipe)
     message = str(caught.value)
     assert "the loss is nan at step 6" in message
-    assert str(broken[0]) in message.partition("(windows ")[2].partition(" of the training split")[0].split(", ")
+    assert str(broken[0]) in message.partition("(windows ")[2].partition(" of the training data")[0].split(", ")
     assert "step-4" in message
     assert caught.value.exit_status == 1
     assert [row["step"] for row in RunFolder(recipe.folder).metrics("train")] == [2, 4]
