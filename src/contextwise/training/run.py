@@ -189,8 +189,6 @@ def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, tru
     for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
         corpus.verify()
     checkpoint = checkpoints.latest_intact(run.checkpoints)
-    if checkpoint is not None:  # what a process that was killed while it pruned has left
-        checkpoints.prune_run(run, recipe)
     source = run
     if checkpoint is None and trunk is not None:
         checkpoint, source = trunk, RunFolder(trunk.parent.parent)
@@ -207,6 +205,8 @@ def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, tru
     if anew:
         write_sealed_json(run.environment_file, describe_environment(), "the environment")
     run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+    if not anew:  # what a process that was killed while it pruned has left
+        checkpoints.prune_run(run, recipe)
     return checkpoint
 
 
