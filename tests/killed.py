@@ -248,7 +248,7 @@ class Events:
             for owner, name, function in (
                 (Trained, "training_step", training_step),
                 (Trained, "compute_loss", compute_loss),
-                (Trained, "save", self.within("saving", Trained.save)),
+                (Trained, "_save_checkpoint", self.within("saving", Trained._save_checkpoint)),
                 (checkpoints, "prune_run", self.within("pruning", checkpoints.prune_run)),
                 (RunFolder, "append_metrics", self.within("appending", RunFolder.append_metrics)),
                 (run, "export_model", self.within("exporting", run.export_model, "finishing")),
@@ -443,7 +443,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 # A checkpoint of a stop in a validation keeps that this is to be repeated, also after that is done.
-_NOT_COMPARED = golden.TIMES | {"tstamp", "sha256", "bytes", "output", "path", "date", "evaluation_pending"}
+_NOT_COMPARED = golden.TIMES | {"tstamp", "sha256", "bytes", "output", "path", "date"}
 
 
 def _timeless(value: Any) -> Any:

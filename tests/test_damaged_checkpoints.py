@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from contextwise.base.runs import RunFolder
 from contextwise.training.checkpoints import list_checkpoints
 from golden import TIMES, recipes, weights_hash, write_inputs
 
@@ -155,6 +156,11 @@ def test_a_damaged_checkpoint_gives_the_same_run(
         )
         status, _, errors = contextwise(f"train {kind}.yaml --out {run}")
         assert status == 0 and f"it is now damaged-{newest.name}" in errors, (file, how, errors)
+        assert how not in CONTENTS or file.endswith("manifest.json") or f"damaged: {file}" in errors, (
+            file,
+            how,
+            errors,
+        )
         assert outcome(run) == expected, (file, how)
 
 
@@ -180,7 +186,9 @@ def test_damaged_best_weights_are_not_exported(contextwise, inputs, whole, tmp_p
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     shutil.rmtree(run / "model")
-    older, best = list_checkpoints(run / "best")
+    losses = {row["step"]: row["loss"] for row in RunFolder(run).metrics("validation")}
+    best = run / "checkpoints" / f"step-{min(losses, key=losses.__getitem__)}"
+    older = best.with_name("step-1")
     if how == "gone":
         shutil.rmtree(best)
     else:

@@ -4,14 +4,18 @@
 """
 
 import json
+from pathlib import Path
 
 import pytest
 
 import killed
+from golden import recipes
 from processes import forked
 
 KINDS = "^(causal muon|workers adamw)$"
 """Kinds of training that start from no other run."""
+EACH = f"^(({'|'.join([*recipes(Path('inputs')), 'patience'])}) adamw|mup muon)$"
+"""Each kind of training once."""
 COMMANDS = "^(evaluate|report again)$"
 
 
@@ -20,7 +24,7 @@ COMMANDS = "^(evaluate|report again)$"
     [
         (KINDS, 9, 0, False),
         pytest.param(COMMANDS, 4, 0, True, marks=pytest.mark.long),
-        pytest.param("^(cue-proxy|parity|branch|patience|contrastive) adamw$", 18, 1, False, marks=pytest.mark.long),
+        pytest.param(EACH, 32, 1, False, marks=pytest.mark.long),
         pytest.param("^(prepare|tasks|entropy|decide|export)", 18, 1, True, marks=pytest.mark.long),
         pytest.param("", 800, 2, False, marks=pytest.mark.slow),
         pytest.param("", 200, 2, True, marks=pytest.mark.slow),

@@ -50,11 +50,8 @@ def timeless(run: Any) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if "second" not in name and name != "mfu"} for row in rows]
 
 
-def half_done(corpus: Path, run: Path, data: Any = None, model: Any = None, **training: Any) -> dict[str, Any]:
-    """Stop a run after step 10, behind its first checkpoints; gives its recipe as values."""
-    values = recipe_values(corpus, run, **training)
-    values["data"] |= data or {}
-    values["model"] |= model or {}
+def stopped_after(step: int, recipe: Recipe) -> None:
+    """Train a recipe in a process that is killed after a step, before its rows and its checkpoint are written."""
 
     class Stopped(Exception):
         pass
@@ -63,10 +60,18 @@ def half_done(corpus: Path, run: Path, data: Any = None, model: Any = None, **tr
 
     def stopping(self: PretrainingTrainer) -> None:
         sound(self)
-        if self.state.global_step == 10:
+        if self.state.global_step == step:
             raise Stopped
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(PretrainingTrainer, "end_step", stopping)
-        trained(values)
+        train(recipe)
+
+
+def half_done(corpus: Path, run: Path, data: Any = None, model: Any = None, **training: Any) -> dict[str, Any]:
+    """Stop a run after step 10, behind its first checkpoints; gives its recipe as values."""
+    values = recipe_values(corpus, run, **training)
+    values["data"] |= data or {}
+    values["model"] |= model or {}
+    stopped_after(10, Recipe.model_validate(values))
     return values

@@ -289,20 +289,14 @@ class RunFolder(Viewed):
             with disk_errors("metrics", self.metrics_file), self.metrics_file.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None, validated: bool = True) -> None:
-        """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``.
-
-        Without ``validated``, the validation of ``step`` is repeated as well.
-        """
+    def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None) -> None:
+        """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``."""
         source = trunk or self
         known, damaged = source._rows()
         kept = {number: row for number, row in known.items() if row["step"] <= step}
         if lost := [number for number in damaged if number < max(kept, default=0)]:
             raise source._damaged(lost[0], damaged[lost[0]])
-        rows = list(kept.values())
-        if not validated:
-            rows = [row for row in rows if (row["kind"], row["step"]) != ("validation", step)]
-        atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
+        atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept.values()), "metrics")
 
     def write_recipe(self, recipe: dict[str, Any]) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.

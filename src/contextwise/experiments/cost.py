@@ -11,7 +11,7 @@ from contextwise.base.progress import console, progress_bar
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.spec import training_flops_per_target
-from contextwise.training.inputs import TrainingInputs
+from contextwise.training.inputs import TrainingInputs, mean_targets
 from contextwise.training.model import stage_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
@@ -72,7 +72,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         config, lengths = recipe.model.config(recipe, vocab_size, None), (context, 0)
     else:
         inputs = TrainingInputs.open(recipe)
-        config, lengths, targets = inputs.config, inputs.lengths, inputs.targets_per_example
+        config, lengths, targets = inputs.config, inputs.lengths, mean_targets(inputs.stream)
     per_target = training_flops_per_target(config, trained)
     flops = sum(examples * each for examples, each in stage_flops(recipe, config, lengths, trained))
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)

@@ -22,7 +22,7 @@ def matrices_of(module: nn.Module, embeddings: bool = False) -> Iterator[Tensor]
         elif isinstance(part, nn.MultiheadAttention) and part.in_proj_weight is not None:
             yield part.in_proj_weight
         elif not isinstance(part, nn.modules.conv._ConvNd):
-            yield from (weight for weight in own if is_stack(weight))
+            yield from (weight for weight in own if weight.dim() == 3 and min(weight.shape) > 1)
 
 
 def linear_weight(part: nn.Module) -> Tensor | None:
@@ -38,8 +38,3 @@ def linear_weight(part: nn.Module) -> Tensor | None:
         counts = [value for name, value in vars(part).items() if "experts" in name and type(value) is int]
         return weight if weight.shape[0] in counts else None
     return None
-
-
-def is_stack(weight: Tensor) -> bool:
-    """Whether a parameter, of no convolution, is a stack of matrices: three dimensions, none of one entry."""
-    return weight.dim() == 3 and min(weight.shape) > 1

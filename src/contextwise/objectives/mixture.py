@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
-from contextwise.objectives.kind import Kind, PromptForm
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, AnySingleObjective, Cut, Objective
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -70,27 +70,6 @@ class Mixture(Objective):
     @property
     def singles(self) -> list[Any]:
         return [part.objective for part in self.parts]
-
-    @property
-    def columns(self) -> list[str]:  # type: ignore[override]
-        return list(dict.fromkeys(column for single in self.singles for column in single.columns))
-
-    @property
-    def chat_template(self) -> str | None:  # type: ignore[override]
-        return next((single.chat_template for single in self.singles if single.chat_template is not None), None)
-
-    @property
-    def has_prefix(self) -> bool:  # type: ignore[override]
-        return any(single.has_prefix for single in self.singles)
-
-    @property
-    def has_pairs(self) -> bool:  # type: ignore[override]
-        return any(single.has_pairs for single in self.singles)
-
-    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
-        """That of the first objective, unless one of them is causal."""
-        forms = [single.prompt_form(vocabulary) for single in self.singles]
-        return None if None in forms else forms[0]
 
     def stream(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int) -> MixtureStream:
         streams = [

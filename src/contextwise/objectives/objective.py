@@ -154,7 +154,8 @@ class Stream(Protocol):
 class Objective(Settings, ABC):
     """Settings of an objective. A subclass registers itself under the default of its field ``name``.
 
-    Subclasses override the attributes, with a property where the value depends on the settings.
+    Subclasses override the attributes, with a property where the value depends on the settings. Of a mixture those of its parts
+    count (:attr:`singles`).
 
     Attributes:
         registered: the objectives by name whose modules are imported; :func:`objectives` has all.
@@ -223,9 +224,7 @@ class Objective(Settings, ABC):
     def stream(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int) -> Stream:
         """The ``length`` examples of a run.
 
-        Raises:
-            ConfigError: the settings contradict each other, the window or the vocabulary.
-            DataError: the corpus yields no example.
+        A ConfigError if settings, window and vocabulary contradict each other, a DataError if the corpus yields no example.
         """
 
 
@@ -297,11 +296,7 @@ def objectives() -> dict[str, type[Objective]]:
 
 
 def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
-    """Build an objective of class ``base`` from a recipe's ``{name: ..., setting: ...}``, or from a name alone.
-
-    Raises:
-        ConfigError: the objective does not exist, or a setting is invalid.
-    """
+    """Build an objective of class ``base`` from a recipe's ``{name: ..., setting: ...}``, or from a name alone."""
     if isinstance(value, base):
         return value
     values = {"name": value} if isinstance(value, str) else value
@@ -315,7 +310,7 @@ def read_objective(value: Any, base: type[Objective] = Objective) -> Any:
 
 
 def build_objective(name: str, **settings: Any) -> Any:
-    """Build an objective from its name in recipes and its settings; raises what :func:`read_objective` does."""
+    """Build an objective from its name in recipes and its settings; a ConfigError if there is none, or one is invalid."""
     return read_objective({"name": name, **settings})
 
 

@@ -59,12 +59,6 @@ def add_tokens_of(known: PreTrainedTokenizerFast, tokenizer: PreTrainedTokenizer
             tokenizer.add_special_tokens({name: getattr(known, name)})
 
 
-def special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
-    """Ids of all special tokens of a tokenizer."""
-    added = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return added | set(tokenizer.all_special_ids)
-
-
 class Vocabulary:
     """Token ids of a run.
 
@@ -79,10 +73,13 @@ class Vocabulary:
         self, tokenizer: PreTrainedTokenizerFast | None, end_of_text: int | None = None, size: int | None = None
     ) -> None:
         self.tokenizer, self.end_of_text = tokenizer, end_of_text
-        known = {} if tokenizer is None else tokenizer.get_vocab()
+        known: dict[str, int] = {}
+        special = set() if end_of_text is None else {end_of_text}
+        if tokenizer is not None:
+            known = tokenizer.get_vocab()
+            special |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+            special |= set(tokenizer.all_special_ids)
         self.size = size if size is not None or tokenizer is None else max(known.values()) + 1
-        special = set() if tokenizer is None else special_ids(tokenizer)
-        special |= set() if end_of_text is None else {end_of_text}
         self.special = np.array(sorted(special), dtype=np.int64)
         ids = np.array(sorted(known.values()), dtype=np.int64)
         if self.size is not None:

@@ -12,12 +12,10 @@ from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.training import checkpoints
 from contextwise.training.recipe import Recipe
 
-SCHEDULE = {"schedule", "warmup_steps", "decay_steps", "minimum_learning_rate"}
-"""Settings of ``training`` that may differ from the trunk's as long as rates are the same up to the decay."""
-MAY_DIFFER = {
-    "name",
-    *(f"training.{name}" for name in (*SCHEDULE, "steps", "tokens", "log_every", "evaluate_every", "curve_every")),
-}
+SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "minimum_learning_rate")  # with the same rates up to the decay
+FURTHER = ("steps", "tokens", "log_every", "evaluate_every", "curve_every")
+MAY_DIFFER = {"name", *(f"training.{name}" for name in (*SCHEDULE, *FURTHER))}
+"""Settings that may differ from the trunk's."""
 
 
 def may_branch(trunk: Path, recipe: Recipe) -> bool:
@@ -46,25 +44,19 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
             f"training.trunk is {source}, whose recipe differs in {', '.join(sorted(different)[:5])}; a run and its trunk may "
             "differ in name, length, schedule and measurements only"
         )
-    _check_same_steps(recipe, other, step)
+    warmup, schedule, fix = other.training.warmup(other.total_steps), other.training.schedule, ""
+    if warmup != recipe.training.warmup(recipe.total_steps):
+        fix = f"set training.warmup_steps={warmup}, as in the trunk"
+    elif schedule != "constant" and (schedule != "wsd" or step > other.decay_start()):
+        fix = "the trunk's schedule must be wsd or constant until that step"
+    if fix:
+        raise ConfigError(
+            f"training.trunk is {source}, whose learning rate differs from this run's before step {step}, where the decay "
+            f"begins; {fix}"
+        )
     if not folder.exists():
         raise CheckpointError(
             f"training.trunk is {source}, which has no checkpoint of step {step}, where this run begins to decay; train the "
             f"trunk with training.branches=[{recipe.training.tokens or recipe.training.steps}], or this run without it"
         )
     return folder
-
-
-def _check_same_steps(recipe: Recipe, trunk: Recipe, step: int) -> None:
-    """Raise a ConfigError if a run and its trunk differ in learning rate before ``step``."""
-    warmup, schedule = trunk.training.warmup(trunk.total_steps), trunk.training.schedule
-    if warmup != recipe.training.warmup(recipe.total_steps):
-        fix = f"set training.warmup_steps={warmup}, as in the trunk"
-    elif schedule != "constant" and (schedule != "wsd" or step > trunk.decay_start()):
-        fix = "the trunk's schedule must be wsd or constant until that step"
-    else:
-        return
-    raise ConfigError(
-        f"training.trunk is {recipe.training.trunk}, whose learning rate differs from this run's before step {step}, where the "
-        f"decay begins; {fix}"
-    )

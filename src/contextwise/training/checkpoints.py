@@ -8,9 +8,10 @@ processes, so that a run can resume with another number of processes, sharded or
 import contextlib
 import math
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -40,27 +41,8 @@ STATE = "state.json"
 WEIGHTS, MOMENTS = "weights.safetensors", "optimizer.safetensors"
 
 
-class ParameterGroup(TypedDict):
-    """What a checkpoint keeps of a group of the optimizer; its other settings are those of the recipe."""
-
-    lr: float
-    params: list[str]
-
-
-class CheckpointState(TypedDict):
-    """``state.json`` of a checkpoint."""
-
-    format: Literal[1]
-    step: int
-    metrics: dict[str, Any]  # a MetricsState
-    fingerprints: dict[str, str]
-    recipe: dict[str, Any]
-    optimizer_groups: list[ParameterGroup]
-    evaluation_pending: bool
-    random: list[RandomState]
-    """Of each process."""
-
-
+STATE_KEYS = {"format", "step", "metrics", "fingerprints", "recipe", "optimizer_groups", "random"}
+"""The names in ``state.json``: ``metrics`` is a MetricsState, ``random`` a list of the RandomState of each process."""
 _GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -82,8 +64,8 @@ def write_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     save_file({name: weights[name].contiguous() for name in first.values()}, folder / WEIGHTS)
 
 
-def write_optimizer(folder: Path, state: dict[str, Any]) -> list[ParameterGroup]:
-    """Write optimizer tensors to ``folder``; returns what is kept of the parameter groups, which is stored as JSON."""
+def write_optimizer(folder: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Write optimizer tensors to ``folder``; returns what JSON keeps of the parameter groups: the rest is in the recipe."""
     tensors = {
         f"{parameter}::{name}": value.contiguous()
         for parameter, values in state["state"].items()
@@ -93,7 +75,7 @@ def write_optimizer(folder: Path, state: dict[str, Any]) -> list[ParameterGroup]
     return [{"lr": group["lr"], "params": group["params"]} for group in state["param_groups"]]
 
 
-def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[ParameterGroup]) -> None:
+def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> None:
     """Load weights and optimizer state of a checkpoint into a (possibly sharded) model; every process must call it.
 
     A parameter that had no gradient has no optimizer state in a checkpoint, and starts without any.
@@ -117,24 +99,23 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
             optimizer.state.pop(parameter, None)
 
 
-def read_state(folder: Path) -> CheckpointState:
+def read_state(folder: Path) -> dict[str, Any]:
     """Read the state of a checkpoint besides weights and moments; a CheckpointError if another version wrote it."""
     state = read_json(folder / STATE, "the checkpoint")
     trainer = read_json(folder / TRAINER_STATE_NAME, "the checkpoint")
     with of_this_version(folder):
-        _check_names("it", state, CheckpointState)
-        _check_names("metrics", state["metrics"], MetricsState)
+        _check_names("it", state, STATE_KEYS)
+        _check_names("metrics", state["metrics"], {each.name for each in fields(MetricsState)})
         for each in state["random"]:
-            _check_names("random", each, RandomState)
+            _check_names("random", each, set(RandomState.__annotations__))
         if state["step"] != trainer["global_step"]:
             raise ValueError(f"it is of step {state['step']}, and its trainer of step {trainer['global_step']}")
         TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME))
     return state
 
 
-def _check_names(what: str, values: dict[str, Any], kind: type) -> None:
-    """Raise a ValueError if values have other names than the annotations of a class, or lack some."""
-    known = {name for each in kind.__mro__ for name in vars(each).get("__annotations__", ())}
+def _check_names(what: str, values: dict[str, Any], known: set[str]) -> None:
+    """Raise a ValueError if values have other names than the known ones, or lack some."""
     if lacking := known - values.keys():
         raise ValueError(f"{what} has no {min(lacking)}")
     if unknown := values.keys() - known:
@@ -223,22 +204,22 @@ def discard(folder: Path) -> None:
 
 
 def prune_run(run: RunFolder, recipe: "Recipe") -> None:
-    """Remove the older checkpoints of a run, as its recipe says, and those that a stop added: as in a run never stopped."""
-    lowest, best = math.inf, set()
+    """Remove the older checkpoints of a run, as its recipe says, and those that a stop added: as in a run never stopped.
+
+    Leftovers of interrupted removals go, too.
+    """
+    lowest, best = math.inf, []
     for row in run.metrics("validation") if recipe.training.patience is not None else ():
         if row["loss"] < lowest:
             lowest = row["loss"]
-            best.add(row["step"])
+            best.append(row["step"])
     for checkpoint in list_checkpoints(run.checkpoints)[:-1]:
         if not recipe.saves_at(step_of(checkpoint)) and step_of(checkpoint) not in best:
             discard(checkpoint)
-    prune(run.checkpoints, recipe.training.keep_checkpoints, recipe.branch_steps)
-
-
-def prune(folder: Path, keep: int, kept_steps: Collection[int] = ()) -> None:
-    """Remove all but the newest ``keep`` checkpoints and those of ``kept_steps``, and leftovers of interrupted removals."""
-    for checkpoint in list_checkpoints(folder)[:-keep]:
-        if step_of(checkpoint) not in kept_steps:
+    # A run that resumes from an older checkpoint than that of the lowest loss may need the one before it.
+    kept = {*recipe.branch_steps, *best[-2:]}
+    for checkpoint in list_checkpoints(run.checkpoints)[: -recipe.training.keep_checkpoints]:
+        if step_of(checkpoint) not in kept:
             discard(checkpoint)
-    for leftover in folder.glob(".removed-*"):
+    for leftover in run.checkpoints.glob(".removed-*"):
         shutil.rmtree(leftover, ignore_errors=True)

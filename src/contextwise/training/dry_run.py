@@ -5,7 +5,6 @@ a checkpoint and the export, all in a temporary folder on the disk of the run fo
 further ones take as long as the second and hold no more memory.
 """
 
-import contextlib
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -19,18 +18,17 @@ from contextwise.base.files import disk_errors
 from contextwise.base.machine import memory, peak_memory
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import random_state, without_launch_settings
+from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.building import training_memory
 from contextwise.training.branching import trunk_checkpoint
 from contextwise.training.export import export_model
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
 from contextwise.training.run import build_trainer, fast_steps, processes_of, training_arguments
-from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
+from contextwise.training.trainer import PretrainingTrainer
 
 MOST_STEPS = 12
 """Steps of a dry run; fewer if they are long, at least two. The first is not timed."""
-STAGES = "timed are steps of the longest windows; those of shorter ones take less"
 TIMED_FLOPS = {"cpu": 2e12, "cuda": 2e14}
 """Operations of a dry run, about ten seconds, unless two steps need more."""
 
@@ -63,13 +61,8 @@ class DryRun:
 def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     """Measure the first steps of a recipe's run; the run folder is not written to.
 
-    The peak is that of the whole process so far, so call this in a process of its own.
-
-    Args:
-        saves: whether a checkpoint and the exported model count in the peak, too; the time of a step needs neither.
-
-    Raises:
-        ContextwiseError: what :func:`contextwise.training.train` would raise.
+    The peak is that of the whole process so far, so call this in a process of its own. With ``saves`` a checkpoint and the
+    exported model count in it; the time of a step needs neither. Raises what :func:`contextwise.training.train` would.
     """
     run = RunFolder(recipe.folder)
     run.check_free(recipe.resolved())
@@ -86,26 +79,29 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     start = memory().resident if on_cpu else torch.cuda.memory_allocated()
     free = memory().available if on_cpu else torch.cuda.mem_get_info()[0]
     state, activations = training_memory(inputs.config, micro * sum(inputs.lengths))
-    needed = state + (0 if args.gradient_checkpointing else activations * (1 if args.bf16 else 2))
-    steps, peak = _Steps(recipe.total_steps, passes), start + needed
+    needed = state + (0 if recipe.training.gradient_checkpointing else activations * (1 if args.bf16 else 2))
+    peak, timed, step_seconds = start + needed, 0, None
     # Several processes must decide alike, and shards are smaller.
     if needed < free or processes.num_processes > 1:
         beside = next(folder for folder in recipe.folder.absolute().parents if folder.is_dir())
         with disk_errors("the dry run", recipe.folder):
             temporary = tempfile.TemporaryDirectory(prefix=f".{recipe.folder.name}-dry-run-", dir=beside)
         with temporary as folder, fast_steps(processes.device.type):
-            short = _shortened(recipe, steps.passes * micro * processes.num_processes)
+            short = _shortened(recipe, min(passes, 2) * micro * processes.num_processes)
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
-            steps.limit(trainer, short, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
-            with contextlib.suppress(StepAbandoned):
-                trainer.train()
+            steps = _Steps(trainer, recipe.total_steps, passes, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
+            trainer.add_callback(steps)
+            trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
             if saves:
-                trainer.save(random_state())
+                trainer._save_checkpoint()
                 weights = trainer.whole_weights()
                 if processes.is_main_process:
                     export_model(trainer.run, inputs, weights)
         peak = max(start, peak_memory())  # the system counts the two at different moments
+        timed, step_seconds = len(steps.seconds), median(steps.seconds)
+    stages = {"context stages": "timed are steps of the longest windows; those of shorter ones take less"}
+    validation = step_seconds and step_seconds / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3
     return DryRun(
         device="cpu" if on_cpu else torch.cuda.get_device_name(),
         processes=processes.num_processes,
@@ -113,15 +109,14 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         precision="bf16" if args.bf16 else "fp32",
         micro_batch_tokens=micro * recipe.data.context,
         micro_batches=passes,
-        timed_steps=len(steps.seconds),
-        step_seconds=steps.median,
-        training_seconds=steps.median and steps.median * trained_steps,
-        validation_seconds=steps.median
-        and steps.median / recipe.tokens_per_step * _held_out_tokens(recipe, inputs) / 3,
+        timed_steps=timed,
+        step_seconds=step_seconds,
+        training_seconds=step_seconds and step_seconds * trained_steps,
+        validation_seconds=validation,
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
-        notes=inputs.notes | ({"context stages": STAGES} if len(recipe.windows) > 1 else {}),
+        notes=inputs.notes | (stages if len(recipe.windows) > 1 else {}),
     )
 
 
@@ -156,29 +151,18 @@ def _held_out_tokens(recipe: Recipe, inputs: TrainingInputs) -> int:
 
 
 class _Steps(TrainerCallback):
-    """Times steps of a run of ``total`` steps with so many forward passes each, and stops after some of them."""
+    """Times steps of a run of ``total`` steps with so many forward passes each, and stops after about ``flops`` operations."""
 
-    def __init__(self, total: int, passes: int) -> None:
-        self.passes = min(passes, 2)  # of a step here
-        self.share = passes / self.passes
-        self.total, self.last = total, 2
+    def __init__(self, trainer: PretrainingTrainer, total: int, passes: int, flops: float) -> None:
+        self.share = passes / min(passes, 2)  # of the passes of a step here
         self.seconds: list[float] = []
         self.optimizer = self.before = self.checked = 0.0
-
-    def limit(self, trainer: PretrainingTrainer, short: Recipe, flops: float) -> None:
-        """Stop ``trainer`` after steps of about this many operations."""
         metrics = trainer.metrics
         example = metrics.example_flops[-1][1] + metrics.example_tokens * metrics.flops_per_target
-        step = example * short.examples_per_step
-        self.last = max(2, min(MOST_STEPS, self.total, int(flops / step)))
+        step = example * metrics.examples_per_step
+        self.last = max(2, min(MOST_STEPS, total, int(flops / step)))
         if self.last * step > 3 * flops:
             say(f"{self.last} steps of {step:.1e} FLOPs each are timed, which may take minutes")
-        trainer.add_callback(self)
-
-    @property
-    def median(self) -> float | None:
-        """Seconds of a step of the run; None if none was timed."""
-        return median(self.seconds) if self.seconds else None
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The trainer has read the loss from the device, so the step's passes have ended.

@@ -60,9 +60,9 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
         seal(folder)
 
 
-def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs) -> None:
+def write_summary(trainer: PretrainingTrainer, inputs: TrainingInputs) -> None:
     """Write ``summary.json``: the run's name, model and data, its cost, and the validation losses of the exported weights."""
-    run, metrics = trainer.run, trainer.metrics
+    run, metrics, recipe = trainer.run, trainer.metrics, trainer.recipe
     validations = run.metrics("validation")
     validated = validations[-1] if validations else {}
     if validations and recipe.training.patience is not None:  # the exported weights are the best ones
@@ -91,11 +91,8 @@ def write_summary(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingI
 
 def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
     """The validation loss of a finished run with its unit; None if nothing was held out."""
-    loss = summary["validation_loss"]
     unit = "pair" if recipe.objective.whole_steps else recipe.model.loss_unit
-    if loss is None:
-        return None
-    return f"{loss:.4f} nats per {unit}"
+    return None if (loss := summary["validation_loss"]) is None else f"{loss:.4f} nats per {unit}"
 
 
 LOADERS = {
@@ -121,7 +118,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     own = model.card(recipe, config)
     data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *own.tags])
     loss, validated = validation_loss(recipe, summary), measured_on(run.recipe(), summary.get("validation_examples"))
-    rows = {
+    rows = {  # None: does not apply
         "parameters": count(summary["parameters"]),
         **own.rows,
         "objective": summary.get("objective", "causal"),
@@ -141,7 +138,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
         *([] if standalone or not ours else ["import contextwise  # registers the model"]),
-        HERE,
+        'folder = "."  # where this file lies, or its name on the Hub',
         f"model = {loader}.from_pretrained(folder{trust})",
         *([f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"] if tokenizer else []),
     ]
@@ -153,17 +150,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         lines.append(
             "# a vector of each text: contextwise model embed MODEL texts.txt; a pooler of the class itself is not trained"
         )
-    lines += own.lines
-    return card_text(data, recipe.name, rows, lines)
-
-
-HERE = 'folder = "."  # where this file lies, or its name on the Hub'
-"""Line of a card's code that says from where the model is loaded."""
-
-
-def card_text(data: ModelCardData, name: str, rows: Mapping[str, str | None], lines: list[str]) -> str:
-    """The text of a card; a row whose value is None does not apply."""
+    usage = "\n".join(["```python", *lines, *own.lines, "```"])
     cells = {row: " ".join(value.split()).replace("|", "\\|") for row, value in rows.items() if value is not None}
     table = "\n".join(["| | |", "|---|---|", *(f"| {row} | {cell} |" for row, cell in cells.items())])
-    usage = "\n".join(["```python", *lines, "```"])
-    return f"---\n{data.to_yaml()}\n---\n\n# {name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
+    return f"---\n{data.to_yaml()}\n---\n\n# {recipe.name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"

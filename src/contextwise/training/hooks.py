@@ -10,8 +10,6 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from contextwise.base.errors import CheckpointError
-from contextwise.base.files import atomic_directory, write_json
-from contextwise.base.hashes import seal
 from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.training import checkpoints
@@ -86,14 +84,12 @@ class EarlyStopping(TrainerCallback):
     """Stops a run after ``patience`` validations without a lower loss, and keeps the weights of the lowest loss.
 
     The decision depends on the validation rows of ``metrics.jsonl``. A resumed run removes the rows after its checkpoint, so
-    it stops at the same step as an uninterrupted run. ``best/step-N/`` in the run folder has the weights of the lowest loss so
-    far, and of the lowest before it, which a run that resumes from an older checkpoint may need.
+    it stops at the same step as an uninterrupted run. Each lowest loss has a checkpoint (:func:`.checkpoints.prune_run`).
     """
 
     def __init__(self, trainer: PretrainingTrainer, patience: int) -> None:
         self.trainer, self.patience = trainer, patience
         self.over = False  # whether it has stopped the training
-        self.folder = trainer.run.path / "best"
 
     def _best(self) -> tuple[int, int]:
         """The step of the lowest validation loss so far, and the number of validations after it; every process must call it."""
@@ -108,37 +104,24 @@ class EarlyStopping(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         best, since = self._best()
-        first = self.trainer.is_world_process_zero()
         if best == state.global_step:
-            weights = self.trainer.whole_weights()
-            if first:
-                target = self.folder / f"step-{best}"
-                checkpoints.discard(target)
-                with atomic_directory(target, "the best weights", held=True) as folder:
-                    checkpoints.write_weights(folder, weights)
-                    write_json(folder / checkpoints.STATE, {"step": best}, "the best weights")
-                    seal(folder)
-                checkpoints.prune(self.folder, keep=2)
-            self.trainer.accelerator.wait_for_everyone()
-            control.should_save = True  # a run resumed from an older checkpoint would overwrite these weights
+            control.should_save = True
         elif since >= self.patience:
             self.over = control.should_training_stop = True
             # No checkpoint of this step: a restarted run resumes before it, and also stops at it.
             control.should_save = False
-            if first:
-                step = state.global_step
-                checkpoints.discard(self.trainer.run.checkpoints / f"step-{step}")  # of a stop in this validation
-                say(f"the validation loss was lowest at step {best}; training stops at step {step}")
+            if self.trainer.is_world_process_zero():
+                say(f"the validation loss was lowest at step {best}; training stops at step {state.global_step}")
 
     def best_weights(self) -> dict[str, torch.Tensor]:
         """The weights of the lowest validation loss, whole, on the CPU; a CheckpointError if they are damaged or missing."""
-        folder = self.folder / f"step-{self._best()[0]}"
+        folder = self.trainer.run.checkpoints / f"step-{self._best()[0]}"
         problem = checkpoints.damaged(folder)
         if problem is not None:
             raise CheckpointError(
                 f"the best weights {folder} are damaged: {problem}; remove the run folder, and train anew"
             )
-        return load_file(folder / checkpoints.WEIGHTS)
+        return {name.removeprefix("model."): each for name, each in load_file(folder / checkpoints.WEIGHTS).items()}
 
 
 class ProgressLine(TrainerCallback):

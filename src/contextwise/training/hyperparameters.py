@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
@@ -112,24 +112,6 @@ class TrainingSettings(Settings):
     keep_checkpoints: int = Field(default=2, ge=1)
     trackers: list[Literal["tensorboard", "wandb", "trackio"]] = Field(default_factory=list)
 
-    @field_validator("examples_per_step")
-    @classmethod
-    def _one_batch(cls, examples: int | None, info: ValidationInfo) -> int | None:
-        if examples is not None and info.data.get("tokens_per_step") is not None:
-            raise ConfigError("given together with tokens_per_step; remove one of the two")
-        return examples
-
-    @field_validator("patience")
-    @classmethod
-    def _validates(cls, patience: int | None, info: ValidationInfo) -> int | None:
-        if patience is not None and info.data.get("evaluation_tokens") == 0:
-            raise ConfigError(Problem("but there is no validation", value=patience, fix="set evaluation_tokens"))
-        if patience is not None and info.data.get("evaluate_every") == 0:
-            raise ConfigError(
-                Problem("but the only validation is the one at the end", value=patience, fix="set evaluate_every")
-            )
-        return patience
-
     @model_validator(mode="after")
     def _goes_together(self) -> "TrainingSettings":
         if problems := list(self._problems()):
@@ -149,6 +131,14 @@ class TrainingSettings(Settings):
             yield Problem("does not apply to a run with a trunk", "patience", fix="remove it")
         if self.branches and self.schedule not in ("wsd", "constant"):
             yield Problem(but, "branches", self.branches, "set schedule to constant or wsd")
+        if self.examples_per_step is not None and self.tokens_per_step is not None:
+            yield Problem("is given together with tokens_per_step", "examples_per_step", fix="remove one of the two")
+        if self.patience is not None and not self.evaluation_tokens:
+            yield Problem("but there is no validation", "patience", self.patience, "set evaluation_tokens")
+        elif self.patience is not None and not self.evaluate_every:
+            yield Problem(
+                "but the only validation is the one at the end", "patience", self.patience, "set evaluate_every"
+            )
         if sum(value is not None for value in (self.steps, self.tokens, self.epochs)) != 1:
             yield Problem("set exactly one of steps, tokens and epochs, and the others to null")
 

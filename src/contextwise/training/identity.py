@@ -66,7 +66,7 @@ def corpus_paths(data: CorpusData) -> dict[str, str]:
 
 def _of_corpora(recipe: Recipe, data: CorpusData) -> Iterator[tuple[str, str]]:
     columns = {f"data.{name}": section.read for name, section in data.sections.items() if section.read}
-    of_objectives = list(dict.fromkeys(column for each in recipe.objectives for column in each.columns))
+    of_objectives = list(dict.fromkeys(column for each in recipe.singles for column in each.columns))
     for role, path in corpus_paths(data).items():
         split = data.validation_split if role.endswith("loss") else data.split
         corpus = Corpus.open(path, split=data.split)

@@ -61,7 +61,7 @@ class TrainingInputs:
         corpus = Corpus.open(data.corpus, split=data.split)
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         opened: Addition | None = objective.open(recipe, corpus)
-        special = [token for each in recipe.objectives for token in each.special_tokens]
+        special = [token for each in recipe.singles for token in each.special_tokens]
         pretrained = recipe.model.starts.get("model.pretrained")
         tokenizer = corpus.tokenizer() if special or opened or pretrained else None
         if tokenizer is not None and pretrained is not None and model_tokenizer_hash(pretrained) is not None:
@@ -77,7 +77,7 @@ class TrainingInputs:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
-        forms = [each.prompt_form(vocabulary) for each in recipe.objectives]
+        forms = [each.prompt_form(vocabulary) for each in recipe.singles]
         set_prompt_form(config, None if None in forms else forms[0])
         if recipe.objective.pooling is not None:
             setattr(config, TRAINED_POOLING, recipe.objective.pooling)
@@ -94,7 +94,7 @@ class TrainingInputs:
         held_out = _held_out(recipe, corpus, vocabulary, additions)
         validation = {name: each.examples for name, each in held_out.items()}
         exported = corpus.tokenizer() if tokenizer is None else tokenizer
-        templates = [each.chat_template for each in recipe.objectives if each.chat_template is not None]
+        templates = [each.chat_template for each in recipe.singles if each.chat_template is not None]
         if exported is not None and templates:
             exported.chat_template = templates[0]
         corpora = {"train": corpus}
@@ -128,11 +128,6 @@ class TrainingInputs:
             return mean, 0
         first: dict[str, Any] = self.stream[0]
         return len(first["input_ids"]), len(first["labels"]) if self.config.is_encoder_decoder else 0
-
-    @property
-    def targets_per_example(self) -> float:
-        """Targets of an example, a mean."""
-        return mean_targets(self.stream)
 
 
 def mean_targets(stream: Any) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import expanded, without_folders
@@ -25,7 +25,6 @@ from contextwise.training.settings import (
     families_of,
     known_size,
     listed,
-    prefix_problem,
     wrong_kind,
 )
 
@@ -159,21 +158,17 @@ class NewModel(ModelSettings):
             yield Problem(why, "data.context", context)
         for objective in recipe.objectives:
             yield from wrong_kind(objective, self.kind, family=self.family)
-        yield from _problems_of_parts(self, recipe)
+        yield from super().problems(recipe)
 
     @abstractmethod
     def stock(self, vocab_size: int, positions: int, end_of_text: int | None) -> Any:
         """The stock configuration, without the sections' parts."""
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        size = known_size(self.vocab_size, vocab_size)
-        return self.whole(size, recipe.data.context, end_of_text, recipe.has_pairs)
-
-    def whole(self, vocab_size: int, context: int, end_of_text: int | None = None, pairs: bool = False) -> Any:
-        """The configuration for a training context, with the sections' parts (:func:`~contextwise.training.model.composed`)."""
         from contextwise.training.model import composed
 
-        return composed(self.stock(vocab_size, self.max_context or context, end_of_text), self, pairs)
+        size = known_size(self.vocab_size, vocab_size)
+        return composed(self.stock(size, self.max_context or recipe.data.context, end_of_text), self, recipe.singles)
 
     def card(self, recipe: Any, config: Any) -> Card:
         shape, changed = self.shape, self.layers or self.width or self.heads or self.feed_forward
@@ -193,28 +188,16 @@ class NewModel(ModelSettings):
             raise ConfigError(Problem(f"but must be one of {known}", value=family))
         return family
 
-    @field_validator("size")
-    @classmethod
-    def _known_size(cls, size: str, info: ValidationInfo) -> str:
-        family = info.data.get("family")
-        if family is not None and size not in cls.sizes[family]:
-            why = f"but the sizes of {family} are {', '.join(cls.sizes[family])}"
-            raise ConfigError(Problem(why, value=size))
-        return size
-
     @model_validator(mode="after")
     def _possible_shape(self) -> Self:
+        if self.size not in (sizes := self.sizes[self.family]):
+            raise ConfigError(Problem(f"but the sizes of {self.family} are {', '.join(sizes)}", "size", self.size))
         layers, problems = self.shape.layers + self.extra_layers, shape_problems(self.family, self.shape)
         if layers < 1:
             problems.append(Problem("but at least one layer must remain", "extra_layers", self.extra_layers))
-        problems += self._problems_of_layers(layers)
         if problems:
             raise ConfigError(*problems)
         return self
-
-    def _problems_of_layers(self, layers: int) -> list[Problem]:
-        """What contradicts the number of layers."""
-        return []
 
 
 class SizedModel(NewModel):
@@ -247,10 +230,14 @@ class SizedModel(NewModel):
     def problems(self, recipe: Any) -> Iterator[Problem]:
         yield from super().problems(recipe)
         own = ["model.variant"] if self.variant else []
-        own += [f"the objective {each.name!r}" for each in recipe.objectives if each.has_prefix]
+        own += [f"the objective {each.name!r}" for each in recipe.singles if each.has_prefix]
         if self.embedding_norm and own:
             why = f"does not go with {own[0]}, which needs a stock model"
             yield Problem(why, "model.embedding_norm", fix="remove one of the two")
+        predictor, layers = self.context_predictor, self.shape.layers + self.extra_layers
+        if predictor is not None and predictor.injection_layer >= layers:
+            why = f"but must be a whole number from 0 to {layers - 1} (the backbone has {layers} layers)"
+            yield Problem(why, "model.context_predictor.injection_layer", predictor.injection_layer)
 
     def at_width(self, width: int) -> "SizedModel":
         """The model with another width: heads keep theirs, and blocks their proportions; unchecked."""
@@ -270,13 +257,6 @@ class SizedModel(NewModel):
         if self.embedding_norm:
             config.embedding_norm = True
         return config
-
-    def _problems_of_layers(self, layers: int) -> list[Problem]:
-        predictor = self.context_predictor
-        if predictor is None or predictor.injection_layer < layers:
-            return []
-        why = f"but must be a whole number from 0 to {layers - 1} (the backbone has {layers} layers)"
-        return [Problem(why, "context_predictor.injection_layer", predictor.injection_layer)]
 
 
 class PretrainedModel(ModelSettings):
@@ -307,9 +287,6 @@ class PretrainedModel(ModelSettings):
     @property
     def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
-
-    def problems(self, recipe: Any) -> Iterator[Problem]:
-        yield from _problems_of_parts(self, recipe)
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         from contextwise.training.model import pretrained_config
@@ -343,12 +320,3 @@ class PretrainedModel(ModelSettings):
         if problems:
             raise ConfigError(*problems)
         return self
-
-
-def _problems_of_parts(model: ModelSettings, recipe: Any) -> Iterator[Problem]:
-    """Contradictions between a recipe and the parts that are composed with a stock model."""
-    prefix = next((each for each in recipe.objectives if each.has_prefix), None)
-    for name, section in model.sections.items():
-        yield from section.problems(recipe)
-        if prefix is not None:
-            yield prefix_problem(prefix, f"model.{name}")

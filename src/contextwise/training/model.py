@@ -30,69 +30,69 @@ from contextwise.models.spec import (
     training_flops_per_example,
 )
 from contextwise.models.variant.modeling import VariantConfig
+from contextwise.objectives import Objective
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, ModelSettings, prefix_problem, wrong_kind
 
 
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
-    config, context = load_config(model.pretrained), recipe.data.context
-    kind = kind_of(config)
-    problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, model.pretrained)]
+    """The configuration of a pretrained model for a recipe whose section ``model`` is ``model``."""
+    config, source, context = load_config(model.pretrained), model.pretrained, recipe.data.context
+    kind, stock = kind_of(config), stock_config(config)
+    problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, source)]
     positions = getattr(config, "max_position_embeddings", None)
     if model.rope is not None:
-        trained = _trained_context(config, model.pretrained)
+        trained = _trained_context(config, source)
         if context <= trained:
             why = (
-                f"which is for a longer context, but data.context is {context} and {model.pretrained} was trained with"
+                f"which is for a longer context, but data.context is {context} and {source} was trained with {trained}"
             )
-            raise ConfigError(Problem(f"{why} {trained}", "model.rope", model.rope, "remove it"))
-        extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, model.pretrained)
+            raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
+        extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, source)
     elif positions is not None and positions < context:
-        why = f"but {model.pretrained} has only {positions} positions"
+        why = f"but {source} has only {positions} positions"
         fix = "set model.rope to linear, yarn, base or none, to train on with a longer context"
-        if not getattr(stock_config(config), "rope_parameters", None):
+        if not getattr(stock, "rope_parameters", None):
             why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
         problems.append(Problem(why, "data.context", context, fix))
-    if (prefix := next((each for each in recipe.objectives if each.has_prefix), None)) is not None:
+    if (prefix := next((each for each in recipe.singles if each.has_prefix), None)) is not None:
         if has_own_spec(config):
-            problems.append(prefix_problem(prefix, f"the {config.model_type} model {model.pretrained}"))
-        stock: Any = stock_config(config)
+            problems.append(prefix_problem(prefix, f"the {config.model_type} model {source}"))
         window, kinds = getattr(stock, "sliding_window", None), getattr(stock, "layer_types", None)
         if window and window < context and (not kinds or "sliding_attention" in kinds):
             why = (
                 f"which has a sliding window of {window} tokens, less than data.context ({context}), and the objective "
             )
             why += f"{prefix.name!r} has a mask of its own, which would replace it"
-            problems.append(Problem(why, "model.pretrained", model.pretrained, f"set data.context to {window} at most"))
+            problems.append(Problem(why, "model.pretrained", source, f"set data.context to {window} at most"))
     chunk, stages = getattr(config, "chunk_size", 0), getattr(recipe.data, "context_stages", {})
     if stages and chunk > min(stages):
-        why = f"but {model.pretrained} has chunks of {chunk} tokens, more than the first stage"
+        why = f"but {source} has chunks of {chunk} tokens, more than the first stage"
         problems.append(Problem(why, "data.context_stages", stages))
     if model.context_predictor is not None and kind != "decoder":
-        why = f"needs a decoder, but {model.pretrained} is not one"
+        why = f"needs a decoder, but {source} is not one"
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
     elif model.context_predictor is not None and prompt_form(config) is not None:
-        why = f"needs a model that reads its prompts causally, but {model.pretrained} reads them as a prefix"
+        why = f"needs a model that reads its prompts causally, but {source} reads them as a prefix"
         problems.append(Problem(why, "model.context_predictor", fix="remove it, or start from a causal model"))
     if problems:
         raise ConfigError(*problems)
-    return composed(config, model, recipe.has_pairs)
+    return composed(config, model, recipe.singles)
 
 
 def _trained_context(config: Any, source: str) -> int:
     """The longest context that a model was trained with: in the run that trained it from scratch, else its positions."""
     run = next((each for each in map(RunFolder, (Path(source), Path(source).parent)) if each.exists), None)
-    recipe = run.recipe() if run else {}
-    if run is None or recipe.get("model", {}).get("pretrained"):
-        return int(getattr(config, "max_position_embeddings", None) or 0)
-    return int(recipe["data"]["context"])
+    if run is not None and not (recipe := run.recipe()).get("model", {}).get("pretrained"):
+        return int(recipe["data"]["context"])
+    return int(getattr(config, "max_position_embeddings", None) or 0)
 
 
-def composed(config: PreTrainedConfig, model: ModelSettings, pairs: bool) -> PreTrainedConfig:
-    """Add the parts of a recipe's section ``model`` to a stock configuration; with ``pairs``, an encoder gets its pair head."""
+def composed(config: PreTrainedConfig, model: ModelSettings, objectives: list[Objective]) -> PreTrainedConfig:
+    """Add the parts of a recipe's section ``model`` to a stock configuration, and an encoder's pair head if there are pairs."""
     if kind_of(config) == "encoder":
-        config.architectures = ["BertForPreTraining"] if pairs else None
+        config.architectures = ["BertForPreTraining"] if any(each.has_pairs for each in objectives) else None
     for section in model.sections.values():
         config = section.compose(config)
     return with_embedding_norm(config)
@@ -119,10 +119,9 @@ def _check_attention(recipe: Recipe, model: Any) -> None:
     if known or not isinstance(recipe.data, CorpusData):
         return
     what = config.source if variant else getattr(recipe.model, "pretrained", f"a model of type {config.model_type!r}")
-    singles = [single for each in recipe.objectives for single in each.singles]
     # Segments of pairs are from one document each.
-    packed = {each.has_prefix for each in singles if each.pooling is None and not each.has_pairs}
-    prefix = next((each for each in singles if each.has_prefix), None)
+    packed = {each.has_prefix for each in recipe.singles if each.pooling is None and not each.has_pairs}
+    prefix = next((each for each in recipe.singles if each.has_prefix), None)
     if prefix is not None and not reads_prefixes(model):
         raise ConfigError(prefix_problem(prefix, what))
     if recipe.cut.separate_documents and not all(keeps_documents_apart(model, each) for each in packed):
@@ -172,15 +171,14 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
                 "choose a model whose vocabulary head is a plain matrix"
             )
         return model
+    wanted = spec_of(config).pretraining_class(config)
     if kind == "encoder":
-        model, missing = load_without_heads(
-            spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu"
-        )
+        model, missing = load_without_heads(wanted, kind, source, torch.float32, "cpu")
         if missing:
             shown = ", ".join(dict.fromkeys(name.rsplit(".", 1)[0] for name in missing))
             say(f"note: {source} has no {shown}, which start at random")
     else:
-        model = load_as(spec_of(config).pretraining_class(config), kind, source, torch.float32, "cpu")
+        model = load_as(wanted, kind, source, torch.float32, "cpu")
     if not has_known_loss(model):
         like = "BERT" if kind == "encoder" else "T5"
         raise ConfigError(
@@ -205,11 +203,9 @@ def stage_flops(
 
 
 def compile_for(trained: "TrainedModel", whole: bool) -> None:
-    """Compile a model for training, in place.
+    """Compile a model for training, in place, block by block (seconds: one block stands for all).
 
-    Args:
-        whole: as one graph, in which head and loss are fused, and which takes a GPU's host little Python (a minute); otherwise
-            block by block (seconds: one block stands for all).
+    With ``whole`` as one graph, in which head and loss are fused, and which takes a GPU's host little Python (a minute).
     """
     kinds = set(trained._no_split_modules or [])
     blocks = [] if whole else [module for module in trained.modules() if type(module).__name__ in kinds]
@@ -240,12 +236,9 @@ class TrainedModel(nn.Module):
     ) -> torch.Tensor:
         """Compute the minimized loss: mean in nats over ``labels``, and over the objective's further targets.
 
-        In evaluation mode it is computed in float32 whatever the precision of the training.
-
-        Args:
-            input_ids, labels, batch: an objective's examples, stacked (:mod:`contextwise.objectives.objective`).
-            targets, pairs: numbers of target tokens and of labelled pairs of the whole step, if this batch is a part of it.
-            per_token: return the loss of each label of a decoder instead, (B, T) float32, without gradients.
+        In evaluation mode it is computed in float32 whatever the precision of the training. ``targets`` and ``pairs`` are
+        numbers of target tokens and of labelled pairs of the whole step, if this batch is a part of it. With ``per_token`` the
+        result is the loss of each label of a decoder instead, (B, T) float32, without gradients.
         """
         device = input_ids.device.type
         exact: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

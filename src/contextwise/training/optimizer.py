@@ -8,16 +8,13 @@ import torch
 from torch import nn
 from transformers import get_scheduler
 
-from contextwise.base.errors import ConfigError, Problem
-from contextwise.models.matrices import is_stack, linear_weight, matrices_of
+from contextwise.models.matrices import linear_weight, matrices_of
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.parametrization import Scale, vocabulary_heads
 
 EPSILON = 1e-8
 """AdamW's ε, torch's default."""
 Tensors = list[torch.Tensor]
-Kind = tuple[bool, float, float | None]
-"""Of parameters of one group: whether they decay, the factor of their rate, and their ε."""
 
 
 def create_optimizer(
@@ -29,29 +26,22 @@ def create_optimizer(
 ) -> torch.optim.Optimizer:
     """Create the optimizer of the trained parameters.
 
-    AdamW decays matrices only (not biases, norms and gates). With ``settings.optimizer: muon``, Muon
-    (https://kellerjordan.github.io/posts/muon) updates the matrices between embedding and vocabulary head instead. The
-    matrices of experts are among them: parameters with three dimensions, of which each slice is a matrix.
-
-    Args:
-        learning_rate: of AdamW.
-        scales: factors of rates and of AdamW's ε, by the name of the parameter in the module or in the model that it trains.
-        bf16: orthogonalize Muon's updates in bf16, as ``torch.optim.Muon`` does, and not in float32.
+    AdamW, with ``learning_rate``, decays matrices only (not biases, norms and gates). With ``settings.optimizer: muon``, Muon
+    (https://kellerjordan.github.io/posts/muon) updates the matrices between embedding and vocabulary head instead, but for
+    stacks of them, such as those of experts. With ``bf16`` its updates are orthogonalized in bf16, as ``torch.optim.Muon``
+    does, and not in float32. ``scales`` are factors of rates and of AdamW's ε, by the name of the parameter in the module or in
+    the model that it trains.
     """
     decayed = {id(weight) for weight in matrices_of(module, embeddings=True)}
     hidden: set[int] = set()
     if settings.optimizer == "muon":
-        layers = [weight for part in module.modules() if (weight := linear_weight(part)) is not None]
+        layers = {id(weight) for part in module.modules() if (weight := linear_weight(part)) is not None}
         embeddings = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
-        stacks = [weight for weight in matrices_of(module) if is_stack(weight)]
-        if stacks and settings.fsdp:
-            fix = "set it to false, or training.optimizer to adamw"
-            why = "shards stacks of matrices, such as those of experts, which Muon orthogonalizes one by one"
-            raise ConfigError(Problem(why, "training.fsdp", True, fix))
-        hidden = {id(weight) for weight in (*layers, *stacks)} - embeddings - vocabulary_heads(module)
+        hidden = layers - embeddings - vocabulary_heads(module)
     scales = scales or {}
-    adamw: dict[Kind, list[nn.Parameter]] = {(decays, 1.0, EPSILON): [] for decays in (True, False)}
-    muon: dict[Kind, list[nn.Parameter]] = {}
+    # By whether they decay, the factor of their rate, and their ε.
+    adamw: dict[Any, list[nn.Parameter]] = {(decays, 1.0, EPSILON): [] for decays in (True, False)}
+    muon: dict[Any, list[nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             scale = scales.get(name) or scales.get(name.removeprefix("model."), Scale())
@@ -74,7 +64,7 @@ def create_optimizer(
     return JoinedOptimizer(first, second)
 
 
-def _groups(kinds: Mapping[Kind, list[nn.Parameter]], rate: float, weight_decay: float) -> list[dict[str, Any]]:
+def _groups(kinds: Mapping[Any, list[nn.Parameter]], rate: float, weight_decay: float) -> list[dict[str, Any]]:
     """The groups of an optimizer that have parameters; of several empty ones a checkpoint could not tell which is which.
 
     All matrices decay equally fast, whatever the factor of their rate: AdamW and Muon multiply the decay by the rate.
@@ -90,18 +80,10 @@ class BatchedMuon(torch.optim.Muon):
     """Muon that orthogonalizes all matrices of one shape in one batch: the arithmetic of ``torch.optim.Muon`` in fewer calls.
 
     Matrices of a small model are far too small to fill a processor one by one. Sharded ones (DTensor) are left to torch's loop.
-    Of a parameter with three dimensions each slice is a matrix.
     """
 
     orthogonalized_in = torch.bfloat16
     """As torch does. A processor without bf16 instructions multiplies float32 several times as fast."""
-
-    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
-        stacks = [[p for p in group["params"] if p.dim() == 3] for group in groups]
-        matrices = [group | {"params": [p for p in group["params"] if p.dim() != 3]} for group in groups]
-        super().__init__(matrices, **options)  # refuses parameters that are no matrices
-        for group, own in zip(self.param_groups, stacks, strict=True):
-            group["params"] += own
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -109,23 +91,20 @@ class BatchedMuon(torch.optim.Muon):
             super().step()
             return
         for group in self.param_groups:
-            matrices: list[torch.Tensor] = []
-            gradients: list[torch.Tensor] = []
-            momenta: list[torch.Tensor] = []
-            self._init_group(group, matrices, gradients, momenta)
+            lists: tuple[Tensors, Tensors, Tensors] = ([], [], [])  # matrices, gradients, momenta
+            self._init_group(group, *lists)
             of_shape: dict[torch.Size, list[tuple[torch.Tensor, ...]]] = {}
-            for tensors in zip(matrices, gradients, momenta, strict=True):
+            for tensors in zip(*lists, strict=True):
                 of_shape.setdefault(tensors[0].shape, []).append(tensors)
             for alike in of_shape.values():
                 self._update(group, *map(list, zip(*alike, strict=True)))
 
     def _update(self, group: dict[str, Any], matrices: Tensors, gradients: Tensors, momenta: Tensors) -> None:
-        shape = matrices[0].shape
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"]) if group["nesterov"] else momenta
         a, b, c = group["ns_coefficients"]
-        x = torch.stack(directions).flatten(0, -3).to(self.orthogonalized_in)
-        rows, columns = shape[-2:]
+        x = torch.stack(directions).to(self.orthogonalized_in)
+        rows, columns = matrices[0].shape
         wide = rows <= columns
         x = x if wide else x.mT.contiguous()
         x /= torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=group["eps"])
@@ -134,8 +113,8 @@ class BatchedMuon(torch.optim.Muon):
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         rates = {"original": max(1, rows / columns) ** 0.5, "match_rms_adamw": 0.2 * max(rows, columns) ** 0.5}
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-        updates = (x if wide else x.mT).to(matrices[0].dtype).unflatten(0, (len(matrices), *shape[:-2])).unbind()
-        torch._foreach_add_(matrices, updates, alpha=-group["lr"] * rates[group["adjust_lr_fn"] or "original"])
+        updates = (x if wide else x.mT).to(matrices[0].dtype).unbind()
+        torch._foreach_add_(matrices, updates, alpha=-group["lr"] * rates[group["adjust_lr_fn"]])
 
 
 class JoinedOptimizer(torch.optim.Optimizer):

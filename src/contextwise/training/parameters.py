@@ -29,10 +29,10 @@ class Upstream:
 
     def __call__(self, source: str) -> PreTrainedConfig:
         """The configuration of a run (of an existing one, or of a recipe's), of a folder or of a model on the Hub."""
-        if not Path(source).exists():  # first, since the Hub has no such name
-            recipe = self.find(source)
-            if recipe is not None:
-                return self.config_of(recipe)
+        if (
+            not Path(source).exists() and (recipe := self.find(source)) is not None
+        ):  # first, since the Hub has no such name
+            return self.config_of(recipe)
         return load_config(source)
 
     def config_of(self, recipe: Recipe) -> Any:
@@ -59,11 +59,7 @@ class Module:
 
 
 def modules_of(source: str) -> tuple[str, list[Module]]:
-    """Return a description of the model of a recipe, of a run, or of any language model, and its parts.
-
-    Raises:
-        ConfigError, CheckpointError, DataError: the source cannot be read, or builds on a run that does not exist.
-    """
+    """Return a description of the model of a recipe, of a run, or of any language model, and its parts."""
     path = Path(source)
     if path.suffix in (".yaml", ".yml") or (not path.exists() and shipped_recipe(source)):
         return f"the recipe {source}", recipe_modules(load_recipe(source), recipe_path(source).parent)
@@ -77,13 +73,8 @@ def recipe_modules(recipe: Recipe, folder: Path) -> list[Module]:
     """The parts of the model of a recipe in ``folder``, which may build on the runs of the other recipes there."""
 
     def find(output: str) -> Recipe | None:
-        """The training recipe in ``folder`` that writes its run to ``output``; other YAML files are skipped."""
-        for file in sorted(folder.glob("*.yaml")):
-            if {"data", "training"} <= read_yaml(file).keys():
-                beside = load_recipe(file)
-                if beside.folder == Path(output):
-                    return beside
-        return None
+        files = (file for file in sorted(folder.glob("*.yaml")) if {"data", "training"} <= read_yaml(file).keys())
+        return next((beside for beside in map(load_recipe, files) if beside.folder == Path(output)), None)
 
     return _modules(Upstream(find).config_of(recipe), recipe)
 

@@ -37,7 +37,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.contextlm.layers import SharedNorm
 from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
-from contextwise.models.matrices import is_stack, linear_weight
+from contextwise.models.matrices import linear_weight, matrices_of
 
 INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1, nn.Conv1d: 1, nn.Conv2d: 1}
 """The dimension of a layer's weight over which inputs are summed, by class, subclasses included."""
@@ -58,15 +58,21 @@ class Scale:
 def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "original") -> dict[str, Scale]:
     """The factors of a model's parameters under µP, given the same model at the base width, where all are 1.
 
-    Both may be on the meta device. A ConfigError if no norm or untied head can take the output multiplier.
+    Both may be on the meta device. A ConfigError if no norm or untied head can take the output multiplier, or with experts.
     """
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     inputs = {f"{name}.weight": _input_dimension(layer) for name, layer in model.named_modules()}
     drawn = {f"{name}.weight" for name, layer in model.named_modules() if isinstance(layer, DRAWN)}
     heads = vocabulary_heads(model)
-    norms = dict(_norms_before_heads(model))  # what has the factor of the logits
-    if not norms:
-        why = "but this model has no stock backbone, whose last norm would take the factor of the logits"
+    norms = {  # what has the factor of the logits
+        f"{prefix}{family.norm_name}.{name}": parameter
+        for prefix, backbone, family in backbones(model)
+        for name, parameter in getattr(backbone, family.norm_name).named_parameters()
+    }
+    why = "" if norms else "but this model has no stock backbone, whose last norm would take the factor of the logits"
+    if any(weight.dim() > 2 for weight in matrices_of(model)):
+        why = "but the matrices of this model's experts are stacked in one parameter, for which there is no factor"
+    if why:
         raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())
     if any(isinstance(part, SharedNorm) for part in model.modules()):
@@ -81,10 +87,8 @@ def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "origin
     for name, parameter in model.named_parameters():
         growth = [mine / theirs for mine, theirs in zip(parameter.shape, shapes[name], strict=True)]
         fan_in = inputs.get(name)
-        if fan_in is None and (is_stack(parameter) or sum(factor != 1 for factor in growth) > 1):
-            owner = model.get_submodule(name.rpartition(".")[0])
-            # A matrix, or a stack of them, that is no layer. GPT-OSS stores those of its experts transposed.
-            fan_in = parameter.dim() - (2 if getattr(owner, "is_transposed", False) else 1)
+        if fan_in is None and sum(factor != 1 for factor in growth) > 1:
+            fan_in = parameter.dim() - 1  # a matrix that is no layer
         if name in norms:
             scales[name] = Scale(initial=1 / width, adamw=1 / width)
         elif fan_in is None or (id(parameter) in heads and growth[0] == 1):  # a vocabulary does not grow with the width
@@ -134,9 +138,3 @@ def backbones(model: nn.Module) -> Iterator[tuple[str, PreTrainedModel, Family]]
 
 def _initial_range(model: nn.Module) -> float:
     return next(backbone.config.initializer_range for _, backbone, _ in backbones(model))
-
-
-def _norms_before_heads(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, backbone, family in backbones(model):
-        for own, parameter in getattr(backbone, family.norm_name).named_parameters():
-            yield f"{name}{family.norm_name}.{own}", parameter

@@ -157,33 +157,13 @@ class Recipe(Settings):
         yield from data.problems(self)
         if not isinstance(data, CorpusData):
             return
-        yield from self._problems_of_whole_steps()
-        yield from self.objective.problems(self)
+        for single in {each.name: each for each in self.singles}.values():
+            yield from single.problems(self)
         for section in data.sections.values():
             yield from section.problems(self)
         if data.start_at_documents and name != "causal":
             why = f"does not apply to the objective {name!r}"
             yield Problem(why, "data.start_at_documents", True, "remove it, or set objective: causal")
-
-    def _problems_of_whole_steps(self) -> Iterator[Problem]:
-        """Contradictions of an objective that compares all examples of a step."""
-        singles = [single for each in self.objectives for single in each.singles]
-        name = next((single.name for single in singles if single.whole_steps), None)
-        if name is None:
-            return
-        if len(singles) > 1 or any(section.others for section in self.data.sections.values()):
-            why = (
-                f"the objective {name!r} compares all examples of a step, which cannot hold another objective or corpus"
-            )
-            yield Problem(why, fix="train them one after the other, with model.pretrained")
-        least, given = 4 * self.data.context, self.training.evaluation_tokens
-        if 0 < given < least:  # 0: no validation
-            why = f"which is less than two pairs of the objective {name!r}"
-            yield Problem(why, "training.evaluation_tokens", given, f"make it at least {least}")
-        if self.examples_per_step % 2 or self.examples_per_step < 4:
-            unit, why = self.data.context, "has pairs of examples, and needs two pairs or more in each step"
-            fix = f"make it a multiple of {2 * unit}, at least {4 * unit}"
-            yield Problem(f"but the objective {name!r} {why}", "training.tokens_per_step", self.tokens_per_step, fix)
 
     def _problems_of_model(self) -> Iterator[Problem]:
         model = self.model
@@ -200,9 +180,9 @@ class Recipe(Settings):
         return [self.objective, *(each for section in self.data.sections.values() for each in section.objectives)]
 
     @property
-    def has_pairs(self) -> bool:
-        """Whether examples are pairs of segments with a label."""
-        return any(each.has_pairs for each in self.objectives)
+    def singles(self) -> list[Any]:
+        """The objectives of the run, those of mixtures one by one."""
+        return [single for each in self.objectives for single in each.singles]
 
     @property
     def tokens_per_step(self) -> int:

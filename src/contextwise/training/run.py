@@ -45,7 +45,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, stage_flops, starting_model
 from contextwise.training.recipe import Recipe
-from contextwise.training.trainer import PretrainingTrainer, StepAbandoned
+from contextwise.training.trainer import PretrainingTrainer
 
 DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
@@ -91,7 +91,7 @@ def train(recipe: Recipe) -> RunFolder:
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: _is_sound(run, recipe, inputs)):
             return run
-        checkpoint = _find_checkpoint(run, recipe, inputs, processes, trunk)
+        checkpoint = _in_first_process(processes, lambda: _find_checkpoint(run, recipe, inputs, trunk))
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
@@ -103,19 +103,14 @@ def train(recipe: Recipe) -> RunFolder:
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
-        try:
-            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        except StepAbandoned as abandoned:
-            if abandoned.random is not None:
-                # The weights are still those of the step before, so the random state must be too.
-                trainer.save(abandoned.random)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
             raise Interrupted(
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
-        _finish(trainer, recipe, inputs, early)
+        _finish(trainer, inputs, early)
     return run
 
 
@@ -174,7 +169,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
                 code = known_code(variant.sha256, variant.file)
                 atomic_write(run.path / Path(variant.file).name, code.decode(), "the variant's code")
             run.divergence_file.unlink(missing_ok=True)
-            for folder in (run.path, run.checkpoints, run.path / "best", run.path / "parts"):
+            for folder in (run.path, run.checkpoints, run.path / "parts"):
                 remove_leftovers(folder)
 
         _in_first_process(processes, lock)
@@ -186,44 +181,33 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             raise
 
 
-def _find_checkpoint(
-    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, processes: PartialState, trunk: Path | None
-) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, the same in every process, and remove the metrics after it.
+def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
+    """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
 
     Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
     """
-
-    def find() -> Path | None:
-        for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
-            corpus.verify()
-        checkpoint = checkpoints.latest_intact(run.checkpoints)
-        if checkpoint is not None:  # what a process that was killed while it pruned has left
-            checkpoints.prune_run(run, recipe)
-        source = run
-        if checkpoint is None and trunk is not None:
-            checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-            problem = checkpoints.damaged(trunk)
-            if problem is not None:
-                raise CheckpointError(
-                    f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
-                    "train this run whole, without training.trunk"
-                )
-        step, validated = 0, True
-        if checkpoint is not None:
-            check_origin(checkpoint, source, recipe, inputs)
-            step, validated = (
-                checkpoints.step_of(checkpoint),
-                not checkpoints.read_state(checkpoint)["evaluation_pending"],
+    for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
+        corpus.verify()
+    checkpoint = checkpoints.latest_intact(run.checkpoints)
+    source = run
+    if checkpoint is None and trunk is not None:
+        checkpoint, source = trunk, RunFolder(trunk.parent.parent)
+        problem = checkpoints.damaged(trunk)
+        if problem is not None:
+            raise CheckpointError(
+                f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
+                "train this run whole, without training.trunk"
             )
-        anew = checkpoint is None or source is not run
-        run.renew_recipe(recipe.resolved(), anew)
-        if anew:
-            write_sealed_json(run.environment_file, describe_environment(), "the environment")
-        run.rewind_metrics(step, source, validated)
-        return checkpoint
-
-    return _in_first_process(processes, find)
+    if checkpoint is not None:
+        check_origin(checkpoint, source, recipe, inputs)
+    anew = checkpoint is None or source is not run
+    run.renew_recipe(recipe.resolved(), anew)
+    if anew:
+        write_sealed_json(run.environment_file, describe_environment(), "the environment")
+    run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+    if not anew:  # what a process that was killed while it pruned has left
+        checkpoints.prune_run(run, recipe)
+    return checkpoint
 
 
 def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:
@@ -371,17 +355,15 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
 
 
-def _finish(trainer: PretrainingTrainer, recipe: Recipe, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
+def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
     """Run the last validation, export the model, and write the summary, which marks the run as finished."""
     validated = [row["step"] for row in trainer.run.metrics("validation")]
     trainer.accelerator.wait_for_everyone()
     if trainer.validation and trainer.state.global_step not in validated:
         trainer.evaluate()
-        if trainer.evaluation_pending:
-            raise Interrupted("stopped in the last validation; run the same command again to resume")
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)
         trainer.run.sync_metrics()
-        write_summary(trainer, recipe, inputs)
+        write_summary(trainer, inputs)
     trainer.accelerator.wait_for_everyone()

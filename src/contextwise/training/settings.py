@@ -192,14 +192,9 @@ class CorpusData(DataSettings):
     verify: bool = Field(default=True, description="compare the corpus with its hashes before training")
 
     @property
-    def own_cut(self) -> Cut:
-        """How documents are cut into windows without the sections."""
-        return Cut(self.context, self.cross_documents, self.separate_documents, self.start_at_documents)
-
-    @property
     def cut(self) -> Cut:
         """How documents are cut into windows."""
-        cut = self.own_cut
+        cut = Cut(self.context, self.cross_documents, self.separate_documents, self.start_at_documents)
         for section in self.sections.values():
             cut = section.cut(cut)
         return cut
@@ -254,8 +249,12 @@ class ModelSettings(Settings, ABC):
         return {name: source for name, source in self.starts.items() if name not in known}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
-        """What in a recipe contradicts the model; its sections are valid by themselves."""
-        yield from ()
+        """What in a recipe contradicts the model, by default what contradicts its sections."""
+        prefix = next((each for each in recipe.singles if each.has_prefix), None)
+        for name, section in self.sections.items():
+            yield from section.problems(recipe)
+            if prefix is not None:
+                yield prefix_problem(prefix, f"model.{name}")
 
     @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:

@@ -6,7 +6,7 @@ The order of operations in a step (the hooks are the Trainer's own):
 2. ``on_pre_optimizer_step``: reduce the loss over all processes; if it or the gradient is not finite, stop before the
    weights change.
 3. Optimizer and schedule.
-4. Log, evaluate, save; a stop signal is checked after each step, each micro-batch and each evaluation batch.
+4. Log, evaluate, save. A run that a signal stops ends with a whole step, its validation and a checkpoint.
 
 The host waits for the accelerator once in a step, in ``check_step``, where all values that it needs are read together.
 """
@@ -32,7 +32,7 @@ from contextwise.base.files import atomic_directory, write_json
 from contextwise.base.hashes import seal
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
-from contextwise.base.undisturbed import RandomState, random_state, restore_random_state
+from contextwise.base.undisturbed import random_state, restore_random_state
 from contextwise.training import checkpoints
 from contextwise.training.batches import (
     NOT_FOR_MODELS,
@@ -51,22 +51,8 @@ from contextwise.training.optimizer import create_optimizer, learning_rate_share
 from contextwise.training.recipe import Recipe
 
 
-class StepAbandoned(Exception):
-    """The next step is not taken, or discarded: the run ends with the weights of the step before.
-
-    ``random`` is the state of the random number generators before the step; None if the checkpoint from which the run resumed
-    holds all of it.
-    """
-
-    def __init__(self, random: RandomState | None = None) -> None:
-        self.random = random
-
-
 class PretrainingTrainer(Trainer):
-    """Trains a language model on the examples of an objective.
-
-    Each checkpoint keeps the recipe, and the content hashes of the corpora.
-    """
+    """Trains a language model on the examples of an objective."""
 
     def __init__(
         self,
@@ -80,7 +66,6 @@ class PretrainingTrainer(Trainer):
         self.run, self.validation, self.metrics = run, inputs.validation, metrics
         self.fingerprints, self.recipe, self.settings = inputs.fingerprints, recipe, recipe.training
         self.scales = parameter_scales(recipe, inputs.config)
-        self.evaluation_pending = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
         self._inputs: list[dict[str, torch.Tensor]] = []
@@ -111,15 +96,12 @@ class PretrainingTrainer(Trainer):
     # ---- forward and backward ----
 
     def get_train_dataloader(self) -> DataLoader:
-        """Load this process's micro-batches of one step at a time.
-
-        The Trainer sees one batch per step, and counts no gradient accumulation of its own.
-        """
-        args, limit = self.args, self.args.per_device_train_batch_size
+        """Load this process's micro-batches of one step at a time, of which the Trainer makes no gradient accumulation."""
+        args, limit, processes = self.args, self.args.per_device_train_batch_size, self.accelerator.num_processes
         return DataLoader(
             self.train_dataset,
             batch_sampler=StepIndices(
-                args.max_steps, self.recipe.examples_per_step, args.process_index, self.accelerator.num_processes, limit
+                args.max_steps, self.recipe.examples_per_step, args.process_index, processes, limit
             ),
             collate_fn=partial(collate_step, limit=limit),
             num_workers=args.dataloader_num_workers,
@@ -137,14 +119,11 @@ class PretrainingTrainer(Trainer):
         """Forward and backward of a step's micro-batches; returns the mean of their losses, ()."""
         self._inputs = [divided(self._prepare_inputs(batch), self._context) for batch in inputs]
         self.current_gradient_accumulation_steps = len(self._inputs)
-        random = random_state() if len(self._inputs) > 1 else None
         counts = [torch.stack([targets_in(batch), pairs_in(batch)]) for batch in self._inputs]
         self._targets = torch.stack(counts).sum(0)
         if self.accelerator.num_processes > 1:
             dist.all_reduce(self._targets)
         for number, batch in enumerate(self._inputs, start=1):
-            if number > 1 and interruption.requested and self.accelerator.num_processes == 1:
-                raise StepAbandoned(random)
             last = number == len(self._inputs)
             with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                 self._losses.append(super().training_step(model, batch))
@@ -219,17 +198,12 @@ class PretrainingTrainer(Trainer):
 
     def _refuse_step(self, loss: float, norm: float) -> NoReturn:
         """Raise an error that names the windows of the step."""
-        windows = []
-        for inputs in self._inputs:
-            others = inputs["corpus"].tolist() if "corpus" in inputs else [0] * len(inputs["window"])
-            for window, other in zip(inputs["window"].tolist(), others, strict=True):
-                windows.append(f"{window}{' (of another corpus)' * bool(other)}")
-        windows = gather_object(windows)
+        windows = gather_object([str(window) for inputs in self._inputs for window in inputs["window"].tolist()])
         what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
         last = checkpoints.list_checkpoints(self.run.checkpoints)
         raise DivergedError(
             f"{what} at step {self.state.global_step + 1} (window{'s' * (len(windows) > 1)} "
-            f"{', '.join(list(dict.fromkeys(windows))[:8])} of the training split); the step was not taken; "
+            f"{', '.join(list(dict.fromkeys(windows))[:8])} of the training data); the step was not taken; "
             + (f"the last good checkpoint is {last[-1]}" if last else "there is no checkpoint before it")
             + "; a lower training.learning_rate or a longer warm-up is the usual fix"
         )
@@ -285,19 +259,11 @@ class PretrainingTrainer(Trainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Compute the mean loss of each set of validation examples, in nats per target, and count those of the corpus."""
-        self.evaluation_pending = bool(self.validation)  # until it is complete
-        if not self.validation:
-            return {}
         metrics: dict[str, Any] = {}
         for name, examples in self.validation.items():
-            loss = self._mean_loss(examples)
-            if loss is None:
-                self.control.should_save = self.control.should_training_stop = True
-                return {}
-            metrics[f"validation_{name}"] = loss
+            metrics[f"validation_{name}"] = self._mean_loss(examples)
             if name == "loss":
                 metrics["validation_examples"] = len(examples)  # type: ignore[arg-type]
-        self.evaluation_pending = False
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -315,16 +281,14 @@ class PretrainingTrainer(Trainer):
             rows = range(first, min(first + batch, count))
             yield rows, self._prepare_inputs(collate([examples[i] for i in rows] or [examples[0]]))
 
-    def _mean_loss(self, examples: Any) -> float | None:
-        """Mean loss of all examples, in nats per target; None if a stop was requested in any process."""
+    def _mean_loss(self, examples: Any) -> float:
+        """Mean loss of all examples, in nats per target."""
         total = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         model = self.model_wrapped
         model.eval()
         # Not compiled once more, for another precision.
         with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             for rows, inputs in self.shared_batches(examples):
-                if self.sum_over_processes(torch.tensor(float(interruption.requested))).item():
-                    return None
                 with self.compute_loss_context_manager():
                     self.compute_loss(model, inputs)
                 if rows:
@@ -334,18 +298,10 @@ class PretrainingTrainer(Trainer):
 
     # ---- checkpoints ----
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        self.save(random_state())
-
-    def save(self, random: RandomState) -> None:
-        """Write ``checkpoints/step-N``; every process takes part, the first one writes.
-
-        Before the first step there is nothing to keep: the optimizer has no state, and the run starts again from its seed.
-        """
-        if self.state.global_step == 0:
-            return
+    def _save_checkpoint(self, *_: Any, **__: Any) -> None:
+        """Write ``checkpoints/step-N``; every process takes part, the first one writes."""
         target = self.run.checkpoints / f"step-{self.state.global_step}"
-        random_states = gather_object([random])
+        random_states = gather_object([random_state()])
         weights = checkpoints.gather_weights(self.model_wrapped)
         moments = checkpoints.gather_optimizer(self.model_wrapped, _bare(self.optimizer))
         if self.is_world_process_zero() and not target.exists():
@@ -361,7 +317,6 @@ class PretrainingTrainer(Trainer):
                     "fingerprints": self.fingerprints,
                     "recipe": self.recipe.resolved(),
                     "optimizer_groups": groups,
-                    "evaluation_pending": self.evaluation_pending,
                     "random": random_states,
                 }
                 write_json(folder / checkpoints.STATE, state, "the checkpoint")
@@ -384,7 +339,6 @@ class PretrainingTrainer(Trainer):
         self.metrics.restore(state["metrics"])
         if folder.parent != self.run.checkpoints:
             self.metrics.branch(str(self.settings.trunk))
-        self.evaluation_pending = state["evaluation_pending"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
@@ -411,11 +365,6 @@ class _StepHooks(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         state.compute_steps(args, state.max_steps)  # a checkpoint's state has the intervals of another recipe
-        if self.trainer.evaluation_pending:  # the run was stopped during the evaluation of this step
-            self.trainer.evaluate()
-            # A signal has stopped it again, or this evaluation has ended the run.
-            if self.trainer.control.should_training_stop:
-                raise StepAbandoned
         self.trainer.metrics.start_clock()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

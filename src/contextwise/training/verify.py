@@ -13,7 +13,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.files import is_held
 from contextwise.base.hashes import damage
-from contextwise.base.machine import Environment, describe_environment
+from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
@@ -44,9 +44,6 @@ def verify_run(path: str | Path) -> Iterator[Check]:
     Checkpoints, exported models, ``summary.json`` and corpora have hashes. The rows of ``metrics.jsonl`` must equal those of
     the steps that are taken again: bit for bit in the environment of the run, and to 1% in another one. The first steps of a
     run with a trunk are the trunk's, and are not taken again. The run is not written to.
-
-    Raises:
-        ContextwiseError: the folder contains no run, a process is training it, or its corpora cannot be opened.
     """
     run = RunFolder.open(path)
     if is_held(run.path, inside=True):
@@ -71,7 +68,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
 
 def _sealed_folders(run: RunFolder) -> list[Path]:
     """The folders of a run that have a manifest."""
-    folders = [*checkpoints.list_checkpoints(run.checkpoints), *checkpoints.list_checkpoints(run.path / "best")]
+    folders = checkpoints.list_checkpoints(run.checkpoints)
     if run.summary_file.exists() or run.model.exists():
         folders.append(run.model)
     return folders + sorted(path for path in (run.path / "parts").glob("*") if path.is_dir())
@@ -87,15 +84,18 @@ def _checked(what: str, check: Any) -> Check:
 
 
 def _next_steps(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, intact: list[Path]) -> Iterator[Check]:
-    """Take the first steps, and those after the newest checkpoint with later steps in the metrics."""
+    """Take the first steps, and those after the newest checkpoint with later steps in the metrics, up to one of a row."""
     rows = [row for row in run.metrics("train") if "grad_norm" in row]
+    last = rows[-1]["step"] if rows else 0
+    newest = next((each for each in reversed(intact) if checkpoints.step_of(each) < last), None)
     if rows and recipe.training.trunk is None:
-        yield _repeated(run, recipe, inputs, None, rows, intact)
-    for checkpoint in reversed(intact):
-        if later := [row for row in rows if row["step"] > checkpoints.step_of(checkpoint)]:
-            yield _repeated(run, recipe, inputs, checkpoint, later, [checkpoint])
-            return
-    yield Check("steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl")
+        yield _repeated(run, recipe, inputs, None, rows, *intact[:1])
+    if newest is not None:
+        yield _repeated(run, recipe, inputs, newest, rows, newest)
+    else:
+        yield Check(
+            "steps", "none was taken after a checkpoint: no intact checkpoint has a later step in metrics.jsonl"
+        )
 
 
 def _repeated(
@@ -104,23 +104,24 @@ def _repeated(
     inputs: TrainingInputs,
     checkpoint: Path | None,
     rows: list[dict[str, Any]],
-    known: list[Path],
+    known: Path | None = None,
 ) -> Check:
-    """Take the steps after ``checkpoint`` again, up to one of ``rows``; None: from the start.
-
-    The number of processes of the run is read from the first of the checkpoints ``known``.
-    """
+    """Take steps again after ``checkpoint`` (None: from the start); ``known`` is one that tells the number of processes."""
     start = checkpoints.step_of(checkpoint) if checkpoint else 0
+    later = [row for row in rows if row["step"] > start]
     # The first step depends on the weights alone, the second one on the optimizer's state too.
-    row = next((row for row in rows if row["step"] > start + 1), rows[0])
-    then = run.environment()
+    row = next((row for row in later if row["step"] > start + 1), later[0])
+    then, now = run.environment(), describe_environment()
+    different = [name for name in BITS if then.get(name) != now.get(name)]
+    if known is not None and (processes := len(checkpoints.read_state(known)["random"])) > 1:
+        different.append(f"{processes} processes")
     threads = torch.get_num_threads()
     torch.set_num_threads(then.get("threads") or threads)
     try:
         again = _continued(recipe, inputs, checkpoint, row["step"])
     finally:
         torch.set_num_threads(threads)
-    return _compared(f"steps {start + 1} to {row['step']}", row, again, _different_environment(then, known))
+    return _compared(f"steps {start + 1} to {row['step']}", row, again, ", ".join(different))
 
 
 @without_launch_settings()
@@ -153,14 +154,6 @@ class _StopAfter(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_save = False
         control.should_training_stop = control.should_training_stop or state.global_step >= self.last
-
-
-def _different_environment(then: Environment, known: list[Path]) -> str:
-    """In what the present environment differs from the run's, in words; empty if in nothing that changes a sum."""
-    now = describe_environment()
-    different = [name for name in BITS if then.get(name) != now.get(name)]
-    processes = len(checkpoints.read_state(known[0])["random"]) if known else 1
-    return ", ".join([*different, *([f"{processes} processes"] if processes > 1 else [])])
 
 
 def _compared(what: str, row: dict[str, Any], again: dict[str, Any], other: str) -> Check:

@@ -16,12 +16,13 @@ So a step cannot be split into micro-batches, or among processes: such a run is 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, ExampleStream, SingleObjective, generator
@@ -49,6 +50,20 @@ class Contrastive(SingleObjective):
     @property
     def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return [CLS, SEP, PAD] if self.model == "encoder" else []
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        unit, given = recipe.data.context, recipe.training.evaluation_tokens
+        if len(recipe.singles) > 1 or any(section.others for section in recipe.data.sections.values()):
+            why = "compares all examples of a step, which cannot hold another objective or corpus"
+            fix = "train them one after the other, with model.pretrained"
+            yield Problem(f"the objective {self.name!r} {why}", fix=fix)
+        if 0 < given < 4 * unit:  # 0: no validation
+            why = f"which is less than two pairs of the objective {self.name!r}"
+            yield Problem(why, "training.evaluation_tokens", given, f"make it at least {4 * unit}")
+        if recipe.examples_per_step % 2 or recipe.examples_per_step < 4:
+            why = f"but the objective {self.name!r} has pairs of examples, and needs two pairs or more in each step"
+            fix = f"make it a multiple of {2 * unit}, at least {4 * unit}"
+            yield Problem(why, "training.tokens_per_step", recipe.tokens_per_step, fix)
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SegmentExamples:
         special = vocabulary.ids(self.special_tokens, self.name)

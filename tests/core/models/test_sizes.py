@@ -145,7 +145,7 @@ def test_operations_of_encoders_are_those_that_torch_counts(family):
     """With fewer targets than inputs; the head of an encoder is counted for its targets alone."""
     inputs, outputs = 64, 24
     kind = EncoderModel if family == "bert" else EncoderDecoderModel
-    config = kind(family=family, layers=3, width=64, heads=2).whole(200, inputs, end_of_text=0)
+    config = kind(family=family, layers=3, width=64, heads=2).stock(200, inputs, end_of_text=0)
     model = build_model(config)
     model.set_attn_implementation("eager")
     batch = {"input_ids": torch.randint(0, 200, (1, inputs)), "labels": torch.randint(0, 200, (1, outputs))}

@@ -1,17 +1,12 @@
 """Runs that branch off a trunk: they end as uninterrupted runs of their length, and only where they may begin."""
 
-import shutil
-
 import pytest
-import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe
-from processes import finish_training
 from small import recipe_values
-from trained import half_done, same, timeless, trained, write_recipe
+from trained import half_done, same, timeless, trained
 
 WSD = {"schedule": "wsd", "decay_steps": 0.5}
 TOKENS = {"steps": None, "optimizer": "muon", "precision": "fp32"}
@@ -102,14 +97,6 @@ def test_a_branch_that_cannot_begin_there_is_refused(trunk, corpus_folder, tmp_p
     assert not (tmp_path / "branch").exists()
 
 
-def test_a_damaged_checkpoint_of_a_trunk_is_refused(trunk, corpus_folder, tmp_path):
-    shutil.copytree(trunk.path, tmp_path / "trunk")
-    weights = tmp_path / "trunk/checkpoints/step-6/weights.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="step-6 is damaged: weights.safetensors has changed"):
-        branched(corpus_folder, tmp_path / "branch", **WSD, steps=12, trunk=str(tmp_path / "trunk"))
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -124,15 +111,3 @@ def test_a_damaged_checkpoint_of_a_trunk_is_refused(trunk, corpus_folder, tmp_pa
 def test_settings_that_do_not_go_together_are_refused(tmp_path, settings, words):
     with pytest.raises(ConfigError, match=words):
         validate(Recipe, recipe_values(tmp_path / "corpus", tmp_path / "run", **settings), "the recipe")
-
-
-@pytest.mark.slow
-def test_a_branch_in_two_processes_gives_the_losses_of_one(trunk, corpus_folder, tmp_path):
-    options = WSD | {"steps": 12}
-    whole = branched(corpus_folder, tmp_path / "whole", **options)
-    values = recipe_values(corpus_folder, tmp_path / "two", **options, trunk=str(trunk.path))
-    code, output = finish_training(write_recipe(tmp_path, values), processes=2)
-    assert code == 0, output
-    for a, b in zip(whole.metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
-        assert (a["step"], a["loss"]) == (b["step"], pytest.approx(b["loss"], abs=1e-4))
-    assert yaml.safe_load((tmp_path / "two" / "recipe.yaml").read_text())["training"]["trunk"] == str(trunk.path)

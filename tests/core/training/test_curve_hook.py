@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
@@ -16,10 +15,9 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
 from contextwise.models import load_model
 from contextwise.training import Recipe, train
-from contextwise.training.trainer import PretrainingTrainer
 from contextwise_plan.sweeps.points import run_points
-from processes import finish_training
 from small import recipe_values
+from trained import stopped_after, timeless
 
 
 @pytest.fixture(scope="module")
@@ -89,41 +87,14 @@ def test_measuring_does_not_change_the_run(run, books, tmp_path):
 
 
 @pytest.mark.long
-def test_a_resumed_run_has_each_row_once(run, books, tmp_path, monkeypatch):
+def test_a_resumed_run_has_each_row_once(run, books, tmp_path):
     """Stopped after the curve of step 4 and resumed from the checkpoint of step 3: the row is written once."""
-    again, sound = tmp_path / "again", PretrainingTrainer.end_step
-
-    class Stopped(Exception):
-        pass
-
-    def stopping(self):
-        sound(self)
-        if self.state.global_step == 5:
-            raise Stopped
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(PretrainingTrainer, "end_step", stopping)
-        train(recipe(books, again, save_every=3))
-    assert [row["step"] for row in RunFolder(again).metrics("curve")] == [4]
-    train(recipe(books, again, save_every=3))
-    kept = [
-        {name: value for name, value in row.items() if name not in ("seconds",)}
-        for row in RunFolder(again).metrics("curve")
-    ]
-    wanted = [{name: value for name, value in row.items() if name != "seconds"} for row in run.metrics("curve")]
-    assert kept == wanted
-
-
-@pytest.mark.slow
-def test_two_processes_measure_what_one_does(run, books, tmp_path):
-    file = tmp_path / "recipe.yaml"
-    file.write_text(yaml.safe_dump(values(str(books), str(tmp_path / "two"))))
-    status, output = finish_training(file, processes=2)
-    assert status == 0, output[-2000:]
-    for a, b in zip(run.metrics("curve"), RunFolder(tmp_path / "two").metrics("curve"), strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
-        assert a["best_context_loss"] == pytest.approx(b["best_context_loss"], abs=1e-4)
-        assert a["standard_error"] == pytest.approx(b["standard_error"], abs=1e-4)
+    again = recipe(books, tmp_path / "again", save_every=3)
+    stopped_after(5, again)
+    assert [row["step"] for row in RunFolder(again.folder).metrics("curve")] == [4]
+    train(again)
+    curves = [[row for row in timeless(each) if row["kind"] == "curve"] for each in (again.folder, run)]
+    assert curves[0] == curves[1]
 
 
 def test_points_say_what_was_spent_and_reached(run):

@@ -53,6 +53,9 @@ def write(tmp_path, change):
     return file
 
 
+WSD = {"schedule": "wsd"}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -67,7 +70,24 @@ def write(tmp_path, change):
         (lambda r: r["model"].update(family="bart"), "model.family is 'bart'"),
         (lambda r: r["training"].update(tokens_per_step=100), "not a multiple of data.context .32.; 96 is"),
         (lambda r: r["training"].update(tokens=1000), "exactly one of steps, tokens and epochs"),
-        (lambda r: r["training"].update(warmup_steps=13), "only 12 steps"),
+        (
+            lambda r: r["training"].update(warmup_steps=13),
+            "is 13, but the run has only 12 steps; give a share of the run",
+        ),
+        (lambda r: r["training"].update(WSD, warmup_steps=0.6, decay_steps=0.6), "more than the 12 steps of the run"),
+        (
+            lambda r: r["training"].update(WSD, steps=1, warmup_steps=0),
+            r"is 0\.2, but the run has too few steps \(1\) for any before the decay",
+        ),
+        (
+            lambda r: r["training"].update(initial_learning_rate=0.1),
+            "initial_learning_rate is 0.1, but the schedule is cosine; set schedule: one_cycle",
+        ),
+        (lambda r: r["training"].update(patience=1, evaluation_tokens=0), "patience is 1, but there is no validation"),
+        (
+            lambda r: r["training"].update(examples_per_step=4),
+            "examples_per_step is given together with tokens_per_step",
+        ),
         (lambda r: r["training"].update(learning_rate=float("nan")), "learning_rate is nan"),
         (lambda r: r["training"].update(learning_rate=-1), "learning_rate is -1"),
         (lambda r: r["training"].update(trackers=["mlflow"]), "trackers"),

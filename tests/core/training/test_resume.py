@@ -1,6 +1,8 @@
-"""Runs that are stopped where there is little to resume from: before the first step, in a validation, without gradients."""
+"""Runs that are stopped where there is little to resume from: in the first step, in a validation, without gradients."""
 
+import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from contextwise.base.errors import DataError, Interrupted
 from contextwise.base.files import write_sealed_json
+from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import Recipe, checkpoints, train
@@ -19,7 +22,7 @@ from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
 from small import EXACT, recipe_values, write_documents
-from trained import half_done, same, timeless, trained, weights
+from trained import half_done, same, stopped_after, timeless, trained, weights
 
 UNUSED = """
 from torch import nn
@@ -33,18 +36,12 @@ class Unused(GPT2LMHeadModel):
 """
 
 
-def stopped_after(steps, recipe, monkeypatch):
-    """Train a recipe in a process that is killed after this many steps."""
-    ended = PretrainingTrainer.end_step
-
-    def stopping(self):
-        ended(self)
-        if self.state.global_step == steps:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(PretrainingTrainer, "end_step", stopping)
-        train(recipe)
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpora")
+    for seed, name in enumerate(("new", "old")):
+        prepare_corpus(write_documents(folder / f"{name}.jsonl", 40, seed), "bytes", folder / name, validation=0.2)
+    return folder / "new"
 
 
 # ---- parameters without a gradient ----
@@ -52,7 +49,7 @@ def stopped_after(steps, recipe, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path, monkeypatch):
+def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folder, tmp_path):
     (tmp_path / "unused.py").write_text(UNUSED)
 
     def recipe(name):
@@ -61,7 +58,7 @@ def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folde
         return Recipe.model_validate(values)
 
     train(recipe("whole"))
-    stopped_after(10, recipe("run"), monkeypatch)
+    stopped_after(10, recipe("run"))
     train(recipe("run"))
     assert same(tmp_path / "whole", tmp_path / "run")
     assert [row["loss"] for row in timeless(tmp_path / "whole")] == [row["loss"] for row in timeless(tmp_path / "run")]
@@ -119,22 +116,20 @@ def test_a_parameter_without_optimizer_state_starts_without_it(optimizer, after,
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
 
 
-# ---- before the first step ----
+# ---- in the first step ----
 
 SHORT = {"steps": 3, "warmup_steps": 0, "log_every": 1, "evaluate_every": 0, "micro_batch_tokens": 32}
 
 
 @pytest.mark.long
-def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp_path, stop_at):
+def test_a_run_that_is_stopped_in_its_first_step_ends_it(corpus_folder, tmp_path, stop_at):
     def recipe(name):
         return Recipe.model_validate(recipe_values(corpus_folder, tmp_path / name, **SHORT))
 
     train(recipe("whole"))
-    for _ in range(2):
-        stop_at(1)
-        with pytest.raises(Interrupted, match="at step 0 of 3"):
-            train(recipe("run"))
-        assert not list((tmp_path / "run").glob("checkpoints/*"))
+    stop_at(1)
+    with pytest.raises(Interrupted, match="at step 1 of 3"):
+        train(recipe("run"))
     stop_at(0)
     train(recipe("run"))
     assert same(tmp_path / "whole", tmp_path / "run") and timeless(tmp_path / "whole") == timeless(tmp_path / "run")
@@ -143,18 +138,15 @@ def test_a_run_that_is_stopped_in_its_first_step_starts_again(corpus_folder, tmp
     assert all(check.passed for check in verify_run(tmp_path / "run"))
 
 
-def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_start(corpora, tmp_path, stop_at):
+def test_a_run_that_starts_again_has_the_recipe_and_the_environment_of_the_new_start(corpora, tmp_path):
     """No checkpoint is there that says what the first start was trained on."""
 
     def recipe(name, **training):
         return Recipe.model_validate(recipe_values(corpora.parent / name, tmp_path / "run", **SHORT, **training))
 
-    stop_at(1)
-    with pytest.raises(Interrupted, match="at step 0 of 3"):
-        train(recipe("old", save_every=1))
+    stopped_after(1, recipe("old"))
     run = RunFolder(tmp_path / "run")
     write_sealed_json(run.environment_file, {"processor": "another"}, "the environment")
-    stop_at(0)
     train(recipe("new"))
     assert run.recipe() == recipe("new").resolved()
     assert run.environment()["processor"] != "another"
@@ -178,73 +170,26 @@ def test_a_recipe_names_the_corpus_that_was_read_where_it_was_moved(corpora, tmp
 
 # ---- in a validation ----
 
-EVALUATED = {"steps": 12, "evaluate_every": 4, "save_every": 3, "log_every": 1, "evaluation_tokens": 512}
-
-
-def evaluated(corpus, folder, **training):
-    settings = EVALUATED | {"tokens_per_step": 64, "micro_batch_tokens": 64, "curve_every": 4} | training
-    values = recipe_values(corpus, folder, **settings)
-    values["model"] = {"layers": 1, "width": 32, "heads": 2}
-    values["data"]["replay"] = {"corpus": str(corpus.parent / "old"), "share": 0.25}
-    return Recipe.model_validate(values)
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpora")
-    for seed, name in enumerate(("new", "old")):
-        prepare_corpus(write_documents(folder / f"{name}.jsonl", 40, seed), "bytes", folder / name, validation=0.2)
-    return folder / "new"
-
-
-@pytest.fixture(scope="module")
-def whole(corpora, tmp_path_factory):
-    run = tmp_path_factory.mktemp("evaluated") / "run"
-    train(evaluated(corpora, run))
-    assert [row["step"] for row in RunFolder(run).metrics("validation")] == [4, 8, 12]
-    return run
+EVALUATED = {"steps": 12, "evaluate_every": 4, "save_every": 3, "log_every": 1, "curve_every": 4}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("killed", [None, 7])
-def test_a_validation_that_is_stopped_several_times_stays_at_its_step(
-    whole, corpora, tmp_path, stop_at, monkeypatch, killed
-):
-    """Stopped in the validation of step 4, three times in the one that makes up for it; then perhaps killed."""
-    recipe = evaluated(corpora, tmp_path / "run")
-    stop_at(6)  # the first looks are those of steps 1 to 4, the next ones those of the validation's batches
-    for _ in range(4):
-        with pytest.raises(Interrupted, match="at step 4 of 12"):
-            train(recipe)
-        assert [path.name for path in checkpoints.list_checkpoints(tmp_path / "run" / "checkpoints")] == [
-            "step-3",
-            "step-4",
-        ]
-        stop_at(2)
-    stop_at(0)
-    if killed:
-        stopped_after(killed, recipe, monkeypatch)
-    train(recipe)
-    assert timeless(tmp_path / "run") == timeless(whole)
-    assert same(tmp_path / "run", whole)
+def test_a_signal_in_a_validation_waits_for_its_end(corpora, tmp_path, monkeypatch):
+    """The validation is complete, and the run stops behind the next step."""
+    sound = PretrainingTrainer._mean_loss
 
+    def signalled(self, examples):
+        if self.state.global_step == 4 and not interruption.requested:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return sound(self, examples)
 
-@pytest.mark.long
-def test_early_stopping_decides_in_a_validation_that_is_made_up_for(corpora, tmp_path, monkeypatch):
-    """The run ends at the step at which it would have ended."""
-    stops = set()
-
-    def rising(self, examples):
-        return None if self.state.global_step in stops else float(self.state.global_step)
-
-    monkeypatch.setattr(PretrainingTrainer, "_mean_loss", rising)
-    recipes = [evaluated(corpora, tmp_path / name, patience=1) for name in ("whole", "run")]
-    train(recipes[0])
-    stops.add(8)
-    with pytest.raises(Interrupted, match="at step 8 of 12"):
-        train(recipes[1])
-    stops.clear()
-    train(recipes[1])
-    assert timeless(tmp_path / "run") == timeless(tmp_path / "whole")
-    assert RunFolder(tmp_path / "run").summary()["steps"] == RunFolder(tmp_path / "whole").summary()["steps"] == 8
-    assert same(tmp_path / "run", tmp_path / "whole")
+    whole, run = (
+        Recipe.model_validate(recipe_values(corpora, tmp_path / name, **EVALUATED)) for name in ("whole", "run")
+    )
+    train(whole)
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="by SIGTERM at step 5 of 12"):
+        patch.setattr(PretrainingTrainer, "_mean_loss", signalled)
+        train(run)
+    train(run)
+    assert timeless(run.folder) == timeless(whole.folder)
+    assert same(run.folder, whole.folder)

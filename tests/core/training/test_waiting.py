@@ -38,7 +38,7 @@ def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch
     for state in (PartialState, AcceleratorState):
         monkeypatch.setitem(state._shared_state, "device", processes.device)
     monkeypatch.setattr(type(trainer.args), "device", processes.device)
-    monkeypatch.setattr(PretrainingTrainer, "save", lambda *_: None)
+    monkeypatch.setattr(PretrainingTrainer, "_save_checkpoint", lambda *_: None)
     accelerator, counts = FakeAccelerator(allowed=math.inf), []
 
     class Count(TrainerCallback):

@@ -76,7 +76,7 @@ def test_with_patience_training_stops_and_the_best_weights_are_exported(tmp_path
     model = AutoModelForSequenceClassification.from_pretrained(run.model).eval()
     batch = Samples(ParityData(**TASK), 0, "validation").batch(np.arange(512))
     assert model(batch["input_ids"], labels=batch["labels"]).loss.item() == pytest.approx(best["loss"], abs=1e-5)
-    assert len(list((run.path / "best").iterdir())) <= 2
+    assert (run.checkpoints / f"step-{best['step']}").exists() and len(list(run.checkpoints.iterdir())) <= 4
     assert rows[-1]["loss"] > best["loss"] == run.summary()["validation_loss"]
 
 
