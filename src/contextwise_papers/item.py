@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError, DataError, did_you_mean
-from contextwise.base.estimates import as_json, duration
-from contextwise.base.files import read_json
+from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.estimates import as_json
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
@@ -64,7 +63,6 @@ class Item(Settings):
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
     inferred: list[str] = Field(default=[], description="what the document leaves open, and was chosen here")
-    gpu_hours: dict[str, float] = Field(default={}, description="A100 hours that the document spent, by run")
     scales: dict[str, Scale]
 
 
@@ -287,22 +285,6 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
     listing = "contextwise reproduce --list shows all"
     hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, listing)
     raise ConfigError(f"there is no item {name!r}; {hint}")
-
-
-def last_run(runs: Path, name: str, scale: str) -> str | None:
-    """Scale, verdicts, date and time of an item's last run in the folder of all reproductions; None if it has not been run."""
-    document, _, item = name.partition("/")
-    file = runs / document / scale / f"{item}.json"
-    if not file.exists():
-        return None
-    outcome, words = read_json(file, "the outcome"), {True: "hold", False: "do not hold", None: "undecided"}
-    try:
-        verdicts = [claim["holds"] for claim in outcome["claims"]]
-        counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
-        about = [str(outcome["date"]), *([duration(float(outcome["seconds"]))] if outcome["seconds"] else [])]
-    except (KeyError, OverflowError, TypeError, ValueError):
-        raise DataError(f"the outcome {file} is damaged; make it again, or remove it") from None
-    return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:

@@ -8,7 +8,6 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import ratios
 from contextwise.data import prepare_corpus
-from contextwise.experiments.cost import cost_of
 from contextwise_papers.claims import Claim
 from contextwise_papers.item import Item, Scale, measure_at
 from contextwise_papers.models import TrainedModels, difference_of_leads
@@ -143,18 +142,6 @@ def test_a_measurement_in_miniature(tmp_path):
     by_name = {group["name"]: group for group in outcome.figures["comparison"]["groups"]}
     assert by_name["plain"]["seeds"] == [0, 1, 2]
     assert by_name["plain"]["loss"]["value"] < by_name["slow"]["loss"]["value"]
-
-
-def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
-    item = SHIPPED["contextlm/table2"]
-    measure = measure_at(item, "paper")
-    planned = {
-        recipe.name: cost_of(recipe, None) for recipe in measure.recipes(tmp_path) if recipe.name in item.gpu_hours
-    }
-    assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
-    for name, cost in planned.items():
-        assert cost.tokens == pytest.approx(300e9, rel=1e-3)
-        assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
 
 
 def test_fewer_than_three_seeds_decide_nothing_about_trained_models():

@@ -17,7 +17,7 @@ without any of the columns has none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -99,26 +99,6 @@ class MetadataSettings(DataSection):
         return MetadataExamples(corpus, recipe.cut, vocabulary, texts, self.share, recipe.seed)
 
 
-@dataclass(frozen=True)
-class Conditioning:
-    """How much of the text is read with metadata before it.
-
-    Attributes:
-        conditioned_share: share of the text targets of an epoch's windows that see their document's metadata.
-        text_share: share of the corpus's text targets that these windows have.
-    """
-
-    conditioned_share: float
-    text_share: float
-
-    def sentence(self) -> str:
-        """What a reader of a plan is told."""
-        return (
-            f"{self.conditioned_share:.1%} of the text's targets see their document's metadata before the cooldown; "
-            f"{self.text_share:.1%} of the text is read in an epoch"
-        )
-
-
 class MetadataExamples(RewrittenExamples):
     """Windows over the documents of an epoch, a share of them with metadata.
 
@@ -156,26 +136,18 @@ class MetadataExamples(RewrittenExamples):
         given = documents.metadata[document]
         return (inside >= 0) & (inside < given), given
 
-    def conditioning(self, indices: np.ndarray | None = None) -> Conditioning:
-        """How much text the first epoch reads with metadata before it; of some windows only, where ``indices`` are given."""
+    def text_share(self) -> float:
+        """Share of the corpus's text targets that the windows of the first epoch have."""
         windows = self.windows(0)
-        metadata = self.texts.lengths
         documents: Any = windows.corpus
         # The text targets of a document are its tokens and the end-of-text behind it.
         ends = windows.starts[1:] + windows.separators
         begins = windows.starts[:-1] + windows.separators + documents.metadata[:-1]
-        starts = windows.starts_of(np.arange(len(windows)) if indices is None else indices) + 1
+        starts = windows.starts_of(np.arange(len(windows))) + 1
         borders = np.stack([begins, ends], axis=1).ravel()
-
-        def count(chosen: np.ndarray) -> float:
-            targets = np.stack([np.zeros_like(begins), (ends - begins) * chosen], axis=1).ravel().cumsum()
-            return float(
-                sum(np.interp(starts + windows.context, borders, targets) - np.interp(starts, borders, targets))
-            )
-
-        read = count(np.ones(len(metadata), dtype=np.int64))
-        with_metadata = count((documents.metadata[:-1] > 0).astype(np.int64))
-        return Conditioning(with_metadata / read, read / float((ends - begins).sum()))
+        targets = np.stack([np.zeros_like(begins), ends - begins], axis=1).ravel().cumsum()
+        read = np.interp(starts + windows.context, borders, targets) - np.interp(starts, borders, targets)
+        return float(read.sum() / (ends - begins).sum())
 
 
 class MetadataStream:
@@ -226,11 +198,6 @@ class HeldOutWindows:
     def __len__(self) -> int:
         return len(self.stream)
 
-    @property
-    def indices(self) -> np.ndarray:
-        """Numbers of the windows in the epoch, (windows,)."""
-        return np.array([self.stream.place(number)[1] for number in range(len(self))])
-
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
         import torch
 
@@ -266,7 +233,6 @@ class ConditionedTexts(Addition):
         self.settings, self.recipe, self.vocabulary = settings, recipe, vocabulary
         self.examples = settings.examples(recipe, corpus, vocabulary)
         self.examples.texts.check_any()
-        self.conditioning = self.examples.conditioning() if settings.form == "prepend" else None
 
     def stream(self, stream: Any) -> MetadataStream:
         others = sum(section.others for section in self.recipe.data.sections.values())
@@ -275,7 +241,7 @@ class ConditionedTexts(Addition):
 
     def held_out(self, sets: dict[str, HeldOut]) -> None:
         """With the metadata before the text: ``loss`` and ``metadata_loss``, of the same text without and with it."""
-        if self.conditioning is None:
+        if self.settings.form == "append":
             return
         from contextwise.training.inputs import VALIDATION_SEED
 
@@ -286,7 +252,7 @@ class ConditionedTexts(Addition):
         stream = ExampleStream(examples, VALIDATION_SEED, min(count, examples.count(0)))
         sets["loss"] = HeldOut(plain.corpus, HeldOutWindows(stream, given=False))
         given = HeldOutWindows(stream, given=True)
-        if examples.conditioning(given.indices).conditioned_share:
+        if any((given[number]["labels"] != NO_LOSS).any() for number in range(len(given))):
             sets["metadata_loss"] = HeldOut(plain.corpus, given)
         else:
             where = f"no document of its windows of {plain.corpus.path} has metadata"
@@ -294,9 +260,5 @@ class ConditionedTexts(Addition):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        shares = {} if self.conditioning is None else vars(self.conditioning)
-        return {"metadata_cut": self.examples.texts.cut, **shares}
-
-    @property
-    def note(self) -> str:
-        return "" if self.conditioning is None else self.conditioning.sentence()
+        cut = {"metadata_cut": self.examples.texts.cut}
+        return cut if self.settings.form == "append" else cut | {"text_share": self.examples.text_share()}
