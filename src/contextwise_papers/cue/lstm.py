@@ -96,6 +96,14 @@ class _LSTM(nn.LSTM):
         return super().forward(*arguments)
 
 
+def restart(position_ids: Tensor, real_BT: Tensor | None) -> bool:
+    """Whether positions (B, T) begin again among the real tokens of a row, as those of packed documents do."""
+    known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
+    known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
+    after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
+    return bool(((after_BT <= before_BT) & (after_BT > least)).any())
+
+
 class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
@@ -160,10 +168,7 @@ class LSTMForCausalLM(CausalLanguageModel):
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
         if readable and position_ids is not None and readable_without_sync(position_ids):
-            known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
-            known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
-            after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
-            if ((after_BT <= before_BT) & (after_BT > least)).any():
+            if restart(position_ids, real_BT):
                 raise ConfigError(
                     "an LSTM carries its state from one packed document into the next; put one document into each row"
                 )
