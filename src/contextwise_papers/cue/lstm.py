@@ -96,7 +96,7 @@ class _LSTM(nn.LSTM):
         return super().forward(*arguments)
 
 
-def restart(position_ids: Tensor, real_BT: Tensor | None) -> bool:
+def restart(position_ids: Any, real_BT: Tensor | None) -> bool:
     """Whether positions (B, T) begin again among the real tokens of a row, as those of packed documents do."""
     known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
     known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
@@ -167,11 +167,11 @@ class LSTMForCausalLM(CausalLanguageModel):
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
-        if readable and position_ids is not None and readable_without_sync(position_ids):
-            if restart(position_ids, real_BT):
-                raise ConfigError(
-                    "an LSTM carries its state from one packed document into the next; put one document into each row"
-                )
+        known = readable and position_ids is not None and readable_without_sync(position_ids)
+        if known and restart(position_ids, real_BT):
+            raise ConfigError(
+                "an LSTM carries its state from one packed document into the next; put one document into each row"
+            )
         if real_BT is None or (readable and bool(real_BT.all())):
             h_BTD, state = self.lstm(embeds_BTD, before)
         elif readable:
