@@ -4,7 +4,6 @@ Legend of shapes: S sentences, B of a batch; K contexts of a set; C channels of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,6 @@ Texts = Sequence[str | None]
 Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
 """Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
 SET = 'one object of contexts, {"title": ...}'
-_AT_ONCE = 8192
-"""Sentences whose contexts are looked up together."""
 
 
 def trained_types(config: PreTrainedConfig) -> list[str]:
@@ -59,13 +56,6 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     return encoder
 
 
-def stored(encoder: TextEncoder, corpus: Corpus, texts: Sequence[str]) -> EncodedTexts:
-    """The cache of a corpus, with the vectors of the texts."""
-    encoded = EncodedTexts(encoder, Path(corpus.path) / "encoded")
-    encoded.rows(texts)
-    return encoded
-
-
 class ContextSets:
     """The encoded contexts of many sentences: their vectors, or tokens for a text encoder that a run trains.
 
@@ -74,7 +64,6 @@ class ContextSets:
     Args:
         texts_of: gives the texts of a sentence's contexts.
         numbers: of the sentences to read, (S,); the contexts of others are not encoded.
-        encode: encodes all different texts.
 
     Attributes:
         texts: number of different texts.
@@ -82,26 +71,18 @@ class ContextSets:
     """
 
     def __init__(
-        self,
-        texts_of: Callable[[int], Texts],
-        numbers: np.ndarray,
-        encode: Callable[[list[str]], EncodedTexts | TextTable],
+        self, texts_of: Callable[[int], Texts], numbers: np.ndarray, encoded: EncodedTexts | TextTable
     ) -> None:
-        every = (text for number in numbers.tolist() for text in texts_of(number))
-        encoded = encode(list(dict.fromkeys(text for text in every if text is not None)))
+        index: dict[str, int] = {}
+        own_SK = np.full((len(numbers), len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
+        for row, number in enumerate(numbers.tolist()):
+            own_SK[row] = [-1 if text is None else index.setdefault(text, len(index)) for text in texts_of(number)]
+        rows = encoded.rows(list(index))
         # The row in the table of each context's vector; -1 for a missing context
-        self._rows_SK = np.full((int(numbers.max()) + 1, len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
-        for start in range(0, len(numbers), _AT_ONCE):
-            block = numbers[start : start + _AT_ONCE]
-            texts_BK = [texts_of(number) for number in block.tolist()]
-            present_BK = np.array([[text is not None for text in row] for row in texts_BK])
-            rows_BK = np.full(present_BK.shape, -1)
-            rows_BK[present_BK] = encoded.rows([text for row in texts_BK for text in row if text is not None])
-            self._rows_SK[block] = rows_BK
+        self._rows_SK = np.full((int(numbers.max()) + 1, own_SK.shape[1]), -1, dtype=np.int32)
+        self._rows_SK[numbers] = np.append(rows, -1)[own_SK]
         self._table = encoded.table  # without the index of texts
-        used = np.unique(self._rows_SK)
-        used = used[used >= 0]
-        self.texts, self.truncated = len(used), encoded.truncated(used)
+        self.texts, self.truncated = len(index), encoded.truncated(rows)
 
     def batch(self, numbers: np.ndarray | int) -> dict[str, torch.Tensor]:
         """``contexts`` (B, K, C), zeros for missing ones, and ``context_mask`` (B, K), False for missing ones.
@@ -132,14 +113,17 @@ class ContextSets:
         return batch
 
 
-def encoded_sets(model: PreTrainedModel, source: str, sets: Sequence[Texts]) -> ContextSets:
-    """The contexts of sentences of no corpus, encoded in memory; a note says how many texts were truncated."""
+def encoded_sets(
+    model: PreTrainedModel, source: str, sets: Sequence[Texts], corpus: Corpus | None = None
+) -> ContextSets:
+    """The contexts of sentences: of a corpus from its cache, of others in memory, with a note of how many were truncated."""
     encoder = open_text_encoder(model, source)
-    encoded = ContextSets(sets.__getitem__, np.arange(len(sets)), partial(TextTable, encoder))
-    if cut := encoded.truncated:
+    encoded = TextTable(encoder) if corpus is None else EncodedTexts(encoder, Path(corpus.path) / "encoded")
+    result = ContextSets(sets.__getitem__, np.arange(len(sets)), encoded)
+    if corpus is None and (cut := result.truncated):
         texts = "context text was" if cut == 1 else "context texts were"
         say(f"note: {cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
-    return encoded
+    return result
 
 
 def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:

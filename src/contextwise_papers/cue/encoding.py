@@ -25,7 +25,7 @@ import torch
 from transformers import DistilBertConfig, PreTrainedConfig
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
-from contextwise.base.files import atomic_write, expanded, write_json
+from contextwise.base.files import atomic_write, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -285,14 +285,13 @@ class EncodedTexts:
     is renamed, and its texts are encoded again.
 
     Attributes:
-        encoder: the encoder of the vectors.
         table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
             also in a process that it is sent to.
     """
 
-    def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:
+    def __init__(self, encoder: TextEncoder, folder: Path) -> None:
         self.encoder = encoder
-        self.folder = expanded(folder) / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
+        self.folder = folder / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
         self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []
@@ -369,26 +368,27 @@ class EncodedTexts:
 
 
 class TextTable:
-    """Texts encoded in memory: their vectors, or their tokens for an encoder that a run is about to train.
+    """Texts encoded in memory by one call of :meth:`rows`: their vectors, or tokens if a run is about to train the encoder.
 
     Attributes:
         table: (N, C) float32, or (N, L) int32, padded with -100.
     """
 
-    def __init__(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
-        if encoder.tokens_only:
-            ids = encoder.embedder.tokens(list(texts)) if texts else []
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
+
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        """Encode texts, and return their rows in :attr:`table`, (N,), int64."""
+        embedder = self.encoder.embedder
+        if self.encoder.tokens_only:
+            ids = embedder.tokens(list(texts)) if texts else []
             self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
             for row, tokens in enumerate(ids):
                 self.table[row, : len(tokens)] = tokens
         else:
-            self.table = encoder.encode(texts)
-        self._cut = np.array(encoder.embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
-        self._rows = {text: row for row, text in enumerate(texts)}
-
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of some of the texts in :attr:`table`, (n,), int64."""
-        return np.array([self._rows[text] for text in texts], dtype=np.int64)
+            self.table = self.encoder.encode(texts)
+        self._cut = np.array(embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
+        return np.arange(len(texts))
 
     def truncated(self, rows: np.ndarray) -> int:
         """Count the rows whose texts were longer than the encoder's limit and were truncated."""

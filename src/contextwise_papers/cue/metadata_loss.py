@@ -1,5 +1,6 @@
 """Loss of held-out documents given their metadata: ``contextwise measure evaluate-metadata``."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,11 +11,11 @@ from rich.text import Text
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, Loss, evaluation_table, heading
-from contextwise.evaluation.scoring.scores import Scores
 from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
+    from contextwise.evaluation.scoring.scores import Scores
 
 
 class MetadataLoss(Loss):
@@ -70,9 +71,9 @@ class MetadataLoss(Loss):
         return Group(Text(heading(summary, further)), evaluation_table(summary, MEASURES))
 
 
-def behind(scores: Scores, tokens_D: np.ndarray) -> Scores:
+def behind(scores: "Scores", tokens_D: np.ndarray) -> "Scores":
     """The scores without those of the first tokens of each document."""
     starts = np.cumsum(scores.targets) - scores.targets
     kept = np.arange(len(scores.nats)) >= np.repeat(starts + tokens_D, scores.targets)
     targets = np.maximum(scores.targets - tokens_D, 0)
-    return Scores(targets, scores.nats[kept], scores.visible[kept], scores.first_position)
+    return replace(scores, targets=targets, nats=scores.nats[kept], visible=scores.visible[kept])

@@ -8,7 +8,6 @@ Legend of shapes: N sentences, K contexts of a set.
 
 import re
 from abc import abstractmethod
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue.contexts import ContextSets, Further, open_text_encoder, settings_of, stored, trained_types
+from contextwise_papers.cue.contexts import Further, encoded_sets, settings_of, trained_types
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
 from contextwise_papers.cue.sentence import ContextTexts
@@ -152,10 +151,9 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number."""
-    encoder = open_text_encoder(subject.model, subject.source)
     known = ContextTexts(sentences, settings_of(trained_types(subject.config)))
     texts = [known.of(number) for number in numbers.tolist()]
-    sets = ContextSets(texts.__getitem__, np.arange(len(texts)), partial(stored, encoder, sentences.corpus))
+    sets = encoded_sets(subject.model, subject.source, texts, sentences.corpus)
     articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
     return HeldOut(known.types, articles, texts, sets.on(subject.model))
 

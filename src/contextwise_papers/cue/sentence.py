@@ -1,4 +1,4 @@
-"""Examples of the objective ``sentence`` (CUE, Section 3.2), and the texts of their contexts (Section 3.1).
+"""The objective ``sentence``: next-token prediction within sentences (CUE, Section 3.2), and the texts of their contexts.
 
 ``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted, so each token of a sentence is a target once,
 and so is its end. Rows are padded on the right to the window's length: with end-of-text in the input, which a causal model
@@ -9,15 +9,23 @@ does not see before it, and without a loss. A sentence that has more labels than
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from contextwise.base.errors import DataError
-from contextwise.objectives.objective import NO_LOSS, Examples
+from contextwise.base.errors import DataError, Problem
+from contextwise.base.progress import say
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
+from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 
 class SentenceExamples(Examples):
@@ -50,16 +58,44 @@ class SentenceExamples(Examples):
         return {"input_ids": input_ids, "labels": np.concatenate([labels, padding]), "window": index}
 
 
+class Sentence(SingleObjective):
+    """Next-token prediction within single sentences, without earlier sentences. The examples are not random."""
+
+    name: Literal["sentence"] = "sentence"
+    kind: ClassVar[Kind] = "decoder"
+    alone: ClassVar[bool] = True
+    reads_sentences: ClassVar[bool] = True
+    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if recipe.training.curve_every:
+            why = "measures the loss at each context, but a sentence has no context before it"
+            yield Problem(why, "training.curve_every", fix="set it to 0")
+
+    def open(self, recipe: Any, corpus: Corpus) -> Any:
+        from contextwise_papers.cue.streams import SentenceInputs
+
+        return SentenceInputs.open(recipe, corpus)
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SentenceExamples:
+        end = vocabulary.end(self.name)
+        examples = SentenceExamples(SentenceIndex(corpus, vocabulary, self.language), end, cut.context)
+        if examples.cut:
+            say(
+                f"{examples.cut:,} of {len(examples.sentences):,} sentences of the split {corpus.split!r} have more than "
+                f"{cut.context - 1:,} tokens; they are cut to data.context={cut.context}"
+            )
+        return examples
+
+
 class ContextTexts:
     """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
 
-    def __init__(self, sentences: SentenceExamples | SentenceIndex, settings: ContextSettings) -> None:
-        self.sentences = sentences.sentences if isinstance(sentences, SentenceExamples) else sentences
-        self.settings, corpus = settings, self.sentences.corpus
+    def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
+        self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
         self._columns = [column_texts(corpus, name) for name in settings.columns]
-        assert self.sentences.vocabulary.tokenizer is not None  # the index needs it
-        self._tokenizer = self.sentences.vocabulary.tokenizer
-        counts = np.diff(self.sentences.starts)
+        self._tokenizer: Any = sentences.vocabulary.tokenizer
+        counts = np.diff(sentences.starts)
         filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
         if not filled and not (settings.previous_sentence and (counts > 1).any()):
             raise DataError(

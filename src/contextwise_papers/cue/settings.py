@@ -143,6 +143,8 @@ def _stage_variant(values: Any) -> str:
 
 
 Stage = JointStage | AdaptStage | ProxyStage | SwapStage
+Started = AdaptStage | SwapStage
+"""The stages that keep the context encoder of their starting run, if that has one."""
 AnyStage = Annotated[
     Annotated[JointStage, Tag("<the stage joint>")]
     | Annotated[AdaptStage, Tag("<the stage adapt>")]

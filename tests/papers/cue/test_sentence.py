@@ -190,15 +190,6 @@ def test_contexts_travel_to_another_process(prepare):
     assert [again.of(i) for i in range(6)] == [contexts.of(i) for i in range(6)]
 
 
-def test_examples_and_index_give_the_same_contexts(prepare):
-    corpus = prepare()
-    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
-    examples = build_objective("sentence").examples(corpus, Cut(32), 0, vocabulary)
-    by_examples = ContextTexts(examples, ContextSettings(columns=["date"]))
-    assert by_examples.sentences is examples.sentences
-    assert [by_examples.of(i) for i in range(6)] == [contexts_of(corpus, "date").of(i) for i in range(6)]
-
-
 def test_no_sentence_is_white_space_alone(corpus, known, bpe):
     index = SentenceIndex(corpus, known(build_objective("sentence")), "en")
     for number in range(len(index)):
