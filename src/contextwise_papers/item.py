@@ -213,10 +213,8 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
 class Outcome:
     """The result of a reproduction.
 
-    Attributes:
-        figures: the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
-        runs: folders of the training runs behind them.
-        seconds: of wall-clock time, training included; None until the measurement has ended.
+    ``figures`` are the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
+    ``seconds`` are of wall-clock time, training included.
     """
 
     tables: list[Table]

@@ -38,12 +38,7 @@ WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a
 
 @dataclass(frozen=True)
 class Question:
-    """A question of one turn or several.
-
-    Attributes:
-        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself.
-        category: MT-Bench's ``category``, AlpacaEval's ``dataset``.
-    """
+    """A question: of MT-Bench, or an instruction of AlpacaEval with its ``dataset`` as the category."""
 
     id: int | str
     category: str

@@ -35,12 +35,9 @@ Received = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class ModelReading:
-    """Attention of one model.
+    """Attention of one model: for each layer (H, T), a context predictor's left out, the weights summed over the queries.
 
-    Attributes:
-        layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
-            The blocks of a context predictor are left out.
-        chunk_size: w of a ContextLM, else None.
+    ``chunk_size`` is w of a ContextLM, else None.
     """
 
     source: str
@@ -58,11 +55,7 @@ class ModelReading:
 class Reading:
     """A text, and the attention of each model in it.
 
-    Attributes:
-        pieces: text of each token; together they are the text, after the token that begins it.
-        ids: (T,) token ids.
-        has_start: whether the first token precedes the text.
-        chunk_size: tokens of a chunk in which attention is summed.
+    ``pieces`` of the tokens are together the text, after the token that begins it, if there is one (``has_start``).
     """
 
     pieces: list[str]
@@ -96,13 +89,7 @@ def read_with_models(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Reading:
-    """Compute the attention of models in a text.
-
-    Args:
-        sources: runs, Hugging Face model folders, or names on the Hub; one to four, with the same tokenizer.
-        context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
-        start: put the token that begins a document before the text, if the tokenizer has one.
-    """
+    """Compute the attention of models in a text; ``context_chunk`` is by default that of the ContextLM among them, else 4."""
     if not 1 <= len(sources) <= MOST_MODELS:
         raise ConfigError(f"{len(sources)} models are given; give one to {MOST_MODELS}")
     if context_chunk is not None and context_chunk < 1:

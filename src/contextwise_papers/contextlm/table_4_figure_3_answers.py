@@ -67,13 +67,9 @@ class _Preference(Form):
 
 @dataclass
 class Judged:
-    """What a judge said of the answers.
+    """What judges said of the answers of a model, or of a model and its reference: ratings, or shares of wins.
 
-    Attributes:
-        judges: their names.
-        values: a model, or a model and its reference -> its ratings, or its shares of wins.
-        without: the same -> how many judgments without a verdict.
-        controlled: a model and its reference -> alpaca_eval's length-controlled win rate, in percent.
+    ``without`` counts judgments without a verdict; ``controlled`` are alpaca_eval's length-controlled win rates, in percent.
     """
 
     judges: set[str] = field(default_factory=set)

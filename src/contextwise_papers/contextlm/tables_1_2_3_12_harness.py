@@ -106,12 +106,9 @@ def _perplexity_table(perplexities: dict[str, dict[str, float]]) -> Table:
 
 @dataclass(frozen=True)
 class Average:
-    """A model's mean accuracy over tasks.
+    """A model's mean accuracy over tasks, (S,), and its standard error over questions, if the harness gives one.
 
-    Attributes:
-        per_seed: (S,).
-        error: standard error over questions; None where the harness gives none.
-        right: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
+    ``right``: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
     """
 
     per_seed: np.ndarray

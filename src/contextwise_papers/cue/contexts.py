@@ -1,7 +1,4 @@
-"""The contexts that a trained CUE model is given: their names and texts, their text encoder, and their vectors in batches.
-
-Legend of shapes: S sentences, B of a batch; K contexts of a set; C channels of the text encoder; L tokens of a text.
-"""
+"""The contexts that a trained CUE model is given: their names and texts, their text encoder, and their vectors in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,15 +56,8 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
 class ContextSets:
     """The encoded contexts of many sentences: their vectors, or tokens for a text encoder that a run trains.
 
-    A pickled copy opens the same files.
-
-    Args:
-        texts_of: gives the texts of a sentence's contexts.
-        numbers: of the sentences to read, (S,); the contexts of others are not encoded.
-
-    Attributes:
-        texts: number of different texts.
-        truncated: number of those that were longer than the encoder's limit.
+    Only the sentences ``numbers`` (S,) are read, whose different ``texts`` are counted, and those that were longer than the
+    encoder's limit (``truncated``). A pickled copy opens the same files.
     """
 
     def __init__(

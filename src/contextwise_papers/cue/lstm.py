@@ -1,7 +1,4 @@
-"""An LSTM language model: the alternative sentence encoder of CUE, Section 6.4 (4 layers of width 512).
-
-Shapes: B rows, T positions, D channels, L layers.
-"""
+"""An LSTM language model: the alternative sentence encoder of CUE, Section 6.4. Shapes: L layers of D channels."""
 
 from typing import Any
 

@@ -1,17 +1,7 @@
 """Metadata of whole documents in training: before the text as a condition, or after it as something to predict.
 
-1. ``prepend`` (MeCo, metadata conditioning then cooldown; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the
-   text and has no loss. As in the authors' data code (``pack_complete``), every window begins with a document, attention and
-   positions stay inside documents, and the rest of the document that the end of a window cuts is left out. So all text that
-   is read is predicted with its document's metadata in view. The last share of the run (``cooldown``) has the same layout
-   without metadata, so that the model does not need it.
-2. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. Windows are cut over these
-   documents as over any others, so that no text is lost. By default there is no cooldown, because no text depends on the
-   metadata.
-
-In each epoch a share of the documents has metadata. It is text in lines ``name: value``, with an empty line between it and the
-document; dates and lists are written as CUE's contexts are (:func:`~contextwise_papers.cue.english.as_english`). A document
-without any of the columns has none.
+``prepend`` is MeCo, metadata conditioning then cooldown (Gao et al. 2025, arXiv 2501.01956), with the windows of the authors'
+data code (``pack_complete``); ``append`` is that of arXiv 2511.21613. Both: docs/papers/cue.md.
 """
 
 from __future__ import annotations
@@ -100,11 +90,7 @@ class MetadataSettings(DataSection):
 
 
 class MetadataExamples(RewrittenExamples):
-    """Windows over the documents of an epoch, a share of them with metadata.
-
-    Args:
-        share: of the documents with metadata, drawn in each epoch; 0 gives the windows without metadata.
-    """
+    """Windows over the documents of an epoch, a share of them with metadata, drawn in each epoch."""
 
     def __init__(
         self, corpus: Corpus, cut: Cut, vocabulary: Vocabulary, texts: MetadataTexts, share: float, seed: int
@@ -151,13 +137,9 @@ class MetadataExamples(RewrittenExamples):
 
 
 class MetadataStream:
-    """The examples of a run with metadata: windows with metadata up to the cooldown, then those of a run without.
+    """The examples of a run with metadata: windows with metadata up to the item ``cooldown``, then those of a run without.
 
     Both are read independently: item k of the cooldown is item k of a run without metadata and the same cut.
-
-    Args:
-        plain: the run without metadata, whose length it has.
-        cooldown: the first item without metadata.
     """
 
     def __init__(self, plain: Stream, examples: MetadataExamples, cooldown: int) -> None:
@@ -184,16 +166,12 @@ class HeldOutWindows:
     """Windows of documents with metadata before the text, for validation: with the metadata, or the same text without it.
 
     With it, the text of documents that have metadata is predicted. Without it, the text of all documents is, and the window is
-    filled up at its end.
-
-    Args:
-        stream: of :class:`MetadataExamples` with a share of 1, over its first epoch at most.
-        given: whether the metadata is in the windows.
+    filled up at its end. ``stream`` has a share of 1, over its first epoch at most.
     """
 
     def __init__(self, stream: ExampleStream, given: bool) -> None:
-        assert isinstance(stream.examples, MetadataExamples)
-        self.stream, self.examples, self.given = stream, stream.examples, given
+        self.stream, self.given = stream, given
+        self.examples: Any = stream.examples
 
     def __len__(self) -> int:
         return len(self.stream)

@@ -8,9 +8,6 @@ The whole model on a page::
 
 Each part is a separate model with its own configuration and checkpoints, and can be trained, frozen or replaced
 independently.
-
-Shapes: B sentences, T positions, K contexts of a set, C channels of the frozen text encoder, W channels of e_cue, D channels
-of the decoder, P channels of a proxy's code, V tokens of the vocabulary.
 """
 
 from typing import Any, NoReturn

@@ -2,8 +2,6 @@
 
 ``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
 command line.
-
-Legend of shapes: N sentences, K contexts of a set.
 """
 
 import re
@@ -126,14 +124,7 @@ class OneRun(CueRuns):
 
 
 class HeldOut(NamedTuple):
-    """Sentences with the contexts that a CUE model was trained with.
-
-    Attributes:
-        types: names of the contexts.
-        articles: (N,) document of each sentence.
-        texts: for each sentence the texts of its K contexts; None for a missing one.
-        batch: the same as tensors, by numbers within these sentences.
-    """
+    """Sentences, their documents (N,), and the contexts that a CUE model was trained with: names, texts, and as tensors."""
 
     types: list[str]
     articles: np.ndarray

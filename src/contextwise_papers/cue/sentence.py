@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
 
 class SentenceExamples(Examples):
-    """The sentences of a corpus, the same in every epoch.
-
-    Attributes:
-        cut: number of sentences with more labels than ``context``, whose ends are not seen.
-    """
+    """The sentences of a corpus, the same in every epoch; ``cut`` counts those whose ends ``context`` does not hold."""
 
     def __init__(self, sentences: SentenceIndex, end_of_text: int, context: int) -> None:
         if not len(sentences):

@@ -3,8 +3,6 @@
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
 contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
-
-Shapes: P channels of a proxy.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,13 +62,10 @@ class SentenceStream(Dataset):
 
     @property
     def mean_length(self) -> int:
-        """Positions of a sentence, a mean."""
+        """Positions of a sentence, and its targets, a mean of all: they are sorted by length within a step."""
         return max(1, round(float(self.lengths.mean())))
 
-    @property
-    def targets_per_example(self) -> float:
-        """Targets of a sentence, a mean of all: they are sorted by length within a step."""
-        return self.mean_length
+    targets_per_example = mean_length
 
     def place(self, index: int) -> tuple[int, int]:
         """Epoch and number of the sentence at ``index``."""

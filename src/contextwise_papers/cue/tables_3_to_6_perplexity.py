@@ -2,8 +2,6 @@
 
 Table 5 adapts to new contexts after training: random partitions of the context types into a set A to train on and a set B to
 adapt to. Runs in ``trained_on``, and their descendants, are trained again for each partition; the others are shared by all.
-
-Shapes: S seeds, A articles, P partitions.
 """
 
 import itertools
@@ -38,12 +36,7 @@ Set = Literal["A", "B", "both"]
 
 @dataclass(frozen=True)
 class Scored:
-    """One row of a table.
-
-    Attributes:
-        nats: (S, A) sums over each article, a row a seed.
-        targets: (A,).
-    """
+    """One row of a table: nats (S, A), sums over each article, a row a seed; and targets (A,)."""
 
     nats: np.ndarray
     targets: np.ndarray
@@ -200,11 +193,7 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
         return outcome
 
     def reported(self, scores: dict[str, list[Scored]], about: str, paths: list[Path], partitions: int = 0) -> Outcome:
-        """The table and the claims of rows that were scored once, or in several partitions.
-
-        Args:
-            about: what was scored, after the number of articles.
-        """
+        """The table and the claims of rows that were scored once, or in several partitions."""
         losses = {name: _mean(of_row) for name, of_row in scores.items()}
         differences = {name: _mean_difference(of_row, scores[self.reference]) for name, of_row in scores.items()}
         rows: list[list[Any]] = []
