@@ -31,13 +31,13 @@ VOCABULARY = 300
 TEXT = "The model reads tokens, and predicts the next chunk."
 
 
-def gpt2(positions: int = 64, vocabulary: int = VOCABULARY) -> GPT2Config:
+def gpt2(positions=64, vocabulary=VOCABULARY):
     return GPT2Config(
         vocab_size=vocabulary, n_positions=positions, n_embd=16, n_layer=2, n_head=2, initializer_range=0.3
     )
 
 
-def llama() -> LlamaConfig:
+def llama():
     return LlamaConfig(
         vocab_size=VOCABULARY,
         max_position_embeddings=64,
@@ -50,7 +50,7 @@ def llama() -> LlamaConfig:
     )
 
 
-def contextlm(backbone=None, **options) -> ContextLMForCausalLM:
+def contextlm(backbone=None, **options):
     """A ContextLM in which the context matters: its gate is drawn, not zero."""
     torch.manual_seed(1)
     model = ContextLMForCausalLM(ContextLMConfig(backbone or gpt2(), **options)).eval()
@@ -59,7 +59,7 @@ def contextlm(backbone=None, **options) -> ContextLMForCausalLM:
     return model
 
 
-def draw(length: int = 13) -> torch.Tensor:
+def draw(length=13):
     return torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
 
 
@@ -67,7 +67,7 @@ def draw(length: int = 13) -> torch.Tensor:
 def saved(tmp_path, corpus_folder):
     """Saves a model with a tokenizer of bytes, and gives its folder."""
 
-    def save(model, name: str, tokenizer=None) -> str:
+    def save(model, name, tokenizer=None):
         model.save_pretrained(tmp_path / name)
         (tokenizer or Corpus.open(corpus_folder).tokenizer()).save_pretrained(tmp_path / name)
         return str(tmp_path / name)

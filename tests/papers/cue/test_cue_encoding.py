@@ -50,7 +50,7 @@ def counted(encoder, monkeypatch):
     return seen
 
 
-def vectors_of(store: EncodedTexts, texts: list[str]) -> torch.Tensor:
+def vectors_of(store, texts):
     return torch.from_numpy(store.table[store.rows(texts)])
 
 
