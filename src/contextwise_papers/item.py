@@ -1,11 +1,8 @@
 """Items: tables and figures of the source documents, their printed figures, and settings to reproduce them at several scales.
 
-1. An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
-   that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
-2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
-   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. Its name is an argument of the
-   class; a new one is a file in this package.
-3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
+An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``. It names a measure: settings with two methods,
+``run_set(folder)``, the training runs that it needs, and ``measure(item, folder)``, which trains them and returns an
+:class:`Outcome`. A new measure is a file in this package. Finished runs are used again, by other items too.
 """
 
 import importlib

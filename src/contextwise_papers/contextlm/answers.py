@@ -1,10 +1,7 @@
-"""A model's answers to MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise measure answers``.
+"""A model's answers to MT-Bench or AlpacaEval, for FastChat or alpaca_eval to judge (ContextLM, Section 3.4).
 
-The turns of a question are one conversation (:class:`~contextwise_papers.contextlm.speaker.Speaker`).
-ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.
-
-MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` and ``turns``. AlpacaEval: a JSON list of entries
-with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
+MT-Bench: JSON Lines; a question has ``question_id``, ``category`` and ``turns``, which are one conversation. AlpacaEval: a JSON
+list of entries with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
 """
 
 import json

@@ -1,12 +1,7 @@
-"""Attention of models in one text.
-
-1. The text is tokenized once; the token that begins a document precedes it, as in training and scoring.
-2. One pass with eager attention, the only implementation that returns its weights.
+"""Attention of models in one text, T positions, H heads; by one pass with eager attention, which alone returns its weights.
 
 Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
 :func:`mean_received` divides by how many queries can see a token.
-
-Shapes: T positions, H heads.
 """
 
 from collections.abc import Sequence

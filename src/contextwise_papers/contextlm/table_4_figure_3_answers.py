@@ -1,9 +1,7 @@
-"""Trained models tuned on instructions, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
+"""Models tuned on instructions with one recipe, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
 
-1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
-2. Each answers the questions of MT-Bench or AlpacaEval, in the file that FastChat or alpaca_eval reads.
-3. FastChat's ratings (Figure 3) or alpaca_eval's preferences (Table 4) are read, seed by seed. Where they do not exist yet, the
-   claims stay open, and a note gives the command that makes them.
+FastChat's ratings (Figure 3) or alpaca_eval's preferences (Table 4) are read, seed by seed. Where they do not exist yet, the
+claims stay open, and a note gives the command that makes them.
 """
 
 import csv

@@ -41,11 +41,17 @@ def settings_of(types: Sequence[str]) -> ContextSettings:
     return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
 
 
-def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
+def encoder_config(model: PreTrainedModel, source: str) -> CueContextConfig:
+    """The configuration of a model's context encoder; a CheckpointError if it has none."""
     config = _context_config(model.config)
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
+    return config
+
+
+def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
+    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
+    config = encoder_config(model, source)
     name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
     part: Any = model if isinstance(model, CueContextEncoder) else model.context_encoder
     encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)

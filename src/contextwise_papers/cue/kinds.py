@@ -64,9 +64,10 @@ class CueModel(ModelSettings):
             return cue_config(recipe, None, configs)
         about = text_choice(recipe, configs)
         encoder = text_config(about["name"])
+        about["width"] = encoder.get_text_config().hidden_size
         if TextSource.parse(about["name"]).trained:
             about["model"] = encoder.to_diff_dict()
-        return cue_config(recipe, (encoder.get_text_config().hidden_size, about), configs)
+        return cue_config(recipe, about, configs)
 
     def freeze(self, model: Any) -> None:
         from contextwise_papers.cue.stages import freeze

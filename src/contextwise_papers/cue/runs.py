@@ -19,10 +19,11 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue.contexts import Further, encoded_sets, settings_of, trained_types
+from contextwise_papers.cue.contexts import Further, encoded_sets, encoder_config
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
 from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
 
@@ -142,7 +143,8 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number."""
-    known = ContextTexts(sentences, settings_of(trained_types(subject.config)))
+    trained = encoder_config(subject.model, subject.source).contexts
+    known = ContextTexts(sentences, ContextSettings(**trained))
     texts = [known.of(number) for number in numbers.tolist()]
     sets = encoded_sets(subject.model, subject.source, texts, sentences.corpus)
     articles = np.searchsorted(sentences.starts, numbers, side="right") - 1

@@ -1,15 +1,8 @@
-"""Scoring of separate sentences, each with its contexts if the model accepts contexts.
+"""Scoring of separate sentences, those of the objective ``sentence``, each with its contexts if the model accepts contexts.
 
-1. Documents are cut into the sentences that the objective ``sentence`` trains on.
-2. Each sentence is a sequence of its own: ``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Its
-   end is a target like any other: without it, a model could lower its loss by never ending a sentence.
-3. A CUE model reads the set of contexts along with each sentence: values of the document's metadata columns, and the
-   sentence before it. Their vectors come from the cache on disk (``CORPUS/encoded``).
-4. A sentence with more targets than the model has positions is scored in overlapping windows, like a long document, so
-   that models with different positions are compared on the same targets.
-
-Intervals and differences are drawn over documents (articles): the tables have a row for each article, as those of
-:mod:`contextwise.evaluation.measures.loss`, so ``contextwise compare`` pairs sentence models and CUE models.
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted: without its end as a target, a model could lower
+its loss by never ending a sentence. A sentence with more targets than the model has positions is scored in overlapping windows,
+so that models with different positions are compared on the same targets. Intervals and differences are drawn over articles.
 """
 
 import sys

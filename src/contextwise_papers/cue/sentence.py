@@ -1,10 +1,8 @@
 """The objective ``sentence``: next-token prediction within sentences (CUE, Section 3.2), and the texts of their contexts.
 
-``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted, so each token of a sentence is a target once,
-and so is its end. Rows are padded on the right to the window's length: with end-of-text in the input, which a causal model
-does not see before it, and without a loss. A sentence that has more labels than the window is cut at its end, and counted.
-
-``cross_documents`` and ``separate_documents`` have no effect: a sentence is always from one document.
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Rows are padded on the right: with end-of-text in
+the input, which a causal model does not see before it, and without a loss. ``cross_documents`` and ``separate_documents`` have
+no effect: a sentence is always from one document.
 """
 
 from __future__ import annotations

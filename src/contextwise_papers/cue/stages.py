@@ -19,8 +19,6 @@ TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 CONTEXT_BLOCKS = ("context_layers", "context_heads", "context_feed_forward")
 Configs = Callable[[str], PreTrainedConfig]
 """Maps the name of a run, folder or Hub model to its configuration."""
-EncodedText = tuple[int, dict[str, Any]]
-"""A frozen text encoder: the width of its vectors (C), and the description that a context encoder stores."""
 
 
 def text_choice(recipe: Any, configs: Configs = load_config) -> dict[str, Any]:
@@ -44,10 +42,11 @@ def text_choice(recipe: Any, configs: Configs = load_config) -> dict[str, Any]:
     }
 
 
-def cue_config(recipe: Any, text: EncodedText | None, configs: Configs = load_config) -> CueConfig:
+def cue_config(recipe: Any, text: dict[str, Any] | None, configs: Configs = load_config) -> CueConfig:
     """Build the whole model's configuration for the stage of a recipe.
 
-    ``text`` is None without contexts; the caller checks that it is that of the starting run.
+    ``text`` describes the text encoder (:meth:`.TextEncoder.about`), None without contexts; the caller checks that it is that
+    of the starting run.
     """
     stage: Any = recipe.model.cue
     context = recipe.data.context
@@ -79,39 +78,31 @@ def cue_config(recipe: Any, text: EncodedText | None, configs: Configs = load_co
         proxy = ProxyConfig(autoencoder=autoencoder, width=width, noise=stage.noise)
     elif encoder is None and text is not None:
         encoder = _context_encoder(stage, contexts, text, width)
-    decoder = _decoder(stage, sentence, width, context)
+    text_config = sentence.get_text_config()
+    decoder = CueDecoderConfig(
+        input_width=text_config.hidden_size,
+        width=text_config.hidden_size,
+        cue_width=width,
+        layers=stage.decoder_layers or 6,
+        heads=stage.decoder_heads or 4,
+        vocab_size=text_config.vocab_size,
+        max_positions=context,
+        form=stage.decoder,
+        sentence_inputs=stage.sentence_inputs,
+    )
     return CueConfig(sentence_encoder=sentence, context_encoder=encoder, decoder=decoder, proxy=proxy)
 
 
-def _context_encoder(
-    stage: Any, contexts: dict[str, Any] | None, text: EncodedText | None, width: int
-) -> CueContextConfig:
-    assert text is not None  # there are contexts
-    text_width, about = text
+def _context_encoder(stage: Any, contexts: dict[str, Any] | None, text: Any, width: int) -> CueContextConfig:
     return CueContextConfig(
-        text_width=text_width,
+        text_width=text["width"],
         width=width,
         layers=2 if stage.context_layers is None else stage.context_layers,
         heads=stage.context_heads or 4,
         feed_forward=stage.context_feed_forward or 4 * width,
-        text_encoder=about,
+        text_encoder=text,
         contexts=contexts,
         context_dropout=stage.context_dropout,
-    )
-
-
-def _decoder(stage: SentenceSettings, sentence: Any, cue_width: int, positions: int) -> CueDecoderConfig:
-    text = sentence.get_text_config()
-    return CueDecoderConfig(
-        input_width=text.hidden_size,
-        width=text.hidden_size,
-        cue_width=cue_width,
-        layers=stage.decoder_layers or 6,
-        heads=stage.decoder_heads or 4,
-        vocab_size=text.vocab_size,
-        max_positions=positions,
-        form=stage.decoder,
-        sentence_inputs=stage.sentence_inputs,
     )
 
 

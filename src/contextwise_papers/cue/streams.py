@@ -114,7 +114,7 @@ class SentenceInputs(Addition):
                 start: Any = load_model(stage.start, torch.float32, "cpu")
                 text_model = start.text_encoder
         encoder = TextEncoder.open(**choice, model=text_model)
-        config = cue_config(recipe, (encoder.width, encoder.about()))
+        config = cue_config(recipe, encoder.about())
         if kept is not None:
             check_encoder(encoder, kept.text_encoder)
         return cls(recipe, config, encoder)

@@ -148,7 +148,7 @@ def _contexts(
         return None, None, {"contexts": about}
     known = ContextTexts(sentences.index, settings_of(types))
     order = [known.types.index(name) for name in types]
-    sets: Sequence[Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    sets: Sequence[Texts] = [[texts[k] for k in order] for texts in map(known.of, range(len(sentences)))]
     if drop:
         sets = scoring.dropped(sets, drop)
     contexts = encoded_sets(model, subject.source, sets, sentences.index.corpus)
