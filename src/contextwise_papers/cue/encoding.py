@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DistilBertConfig, PreTrainedConfig
+from transformers import DistilBertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
 from contextwise.base.files import atomic_write, write_json
@@ -37,20 +37,19 @@ TRAINED_SIZE = re.compile(r":(\d+)x(\d+)$")  # layers and width, after a name
 SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
 
 
-class TextEncoder:
-    """An encoder of texts that is used without gradients; opened by :meth:`open`.
+class TextEncoder(Embedder):
+    """An embedder of texts that is used without gradients, each by itself to the last bit; opened by :meth:`open`.
 
-    ``trained``: the weights are a part of a context encoder, which a stage has trained or trains. ``digest``: SHA-256,
-    hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
+    ``digest``: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
     """
 
-    def __init__(self, name: str, embedder: Embedder) -> None:
-        self.name, self.embedder = name, embedder
-        self.trained = TextSource.parse(name).trained
-        self.pooling: Pooling = embedder.pooling
-        self.max_tokens = embedder.max_tokens
-        self.width: int = embedder.model.config.get_text_config().hidden_size
-        self.digest = _digest(embedder)
+    def __init__(
+        self, name: str, model: Any, tokenizer: PreTrainedTokenizerBase, pooling: Pooling, max_tokens: int | None
+    ) -> None:
+        super().__init__(model, tokenizer, pooling=pooling, max_tokens=max_tokens, batch_size=None)
+        self.name = name
+        self.width: int = model.config.get_text_config().hidden_size
+        self.digest = self._digest()
 
     @classmethod
     def open(
@@ -80,19 +79,18 @@ class TextEncoder:
         else:
             model = load_text_model(folder, torch.float32, device)
             model.requires_grad_(False)  # those of a context encoder are the caller's, who may train them further
-        options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": None}
-        return cls(name, Embedder(model, load_tokenizer(folder), **options))
+        return cls(name, model, load_tokenizer(folder), pooling, max_tokens)
 
     @property
     def tokens_only(self) -> bool:
         """Whether the encoder has no weights yet, because a stage is about to train them."""
-        return self.embedder.model.device.type == "meta"
+        return self.model.device.type == "meta"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts as vectors, (N, C), float32, each by itself to the last bit; DataError if a text is empty."""
+        """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
-        return np.concatenate(list(self.embedder.blocks(texts)))
+        return np.concatenate(list(self.blocks(texts)))
 
     def about(self) -> dict[str, Any]:
         """The description of this encoder that a context encoder stores in its configuration.
@@ -100,10 +98,27 @@ class TextEncoder:
         That of an encoder that is trained has its configuration, as ``model``, and a digest that leaves out its weights.
         """
         about = {key: getattr(self, key) for key in ("name", "pooling", "max_tokens", "width", "digest")}
-        if self.trained:
-            config = self.embedder.model.config.to_diff_dict()
-            about |= {"digest": _digest(self.embedder, with_weights=False), "model": config}
+        if TextSource.parse(self.name).trained:
+            about |= {"digest": self._digest(with_weights=False), "model": self.model.config.to_diff_dict()}
         return about
+
+    def _digest(self, with_weights: bool = True) -> str:
+        config = self.model.config.to_diff_dict()
+        # The location of a model and the versions that saved it do not change its vectors.
+        for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
+            config.pop(key, None)
+        total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+        total.update(f"{self.pooling} {self.max_tokens} {self.frame}".encode())
+        if (backend := getattr(self.tokenizer, "backend_tokenizer", None)) is None:
+            text = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+        else:  # without two settings of the last call
+            text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
+        total.update(text.encode())
+        if with_weights and not self.tokens_only:
+            for key, weights in sorted(self.model.state_dict().items()):
+                total.update(f"{key} {tuple(weights.shape)}".encode())
+                total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -170,26 +185,6 @@ def _folder(source: str) -> str:
             f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
         )
     return str(Path(package.origin).parent / "model")
-
-
-def _digest(embedder: Embedder, with_weights: bool = True) -> str:
-    config = embedder.model.config.to_diff_dict()
-    # The location of a model and the versions that saved it do not change its vectors.
-    for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
-        config.pop(key, None)
-    total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    total.update(f"{embedder.pooling} {embedder.max_tokens} {embedder.frame}".encode())
-    tokenizer = embedder.tokenizer
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
-        text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    else:  # without two settings of the last call
-        text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
-    total.update(text.encode())
-    weightless = not with_weights or embedder.model.device.type == "meta"
-    for key, weights in [] if weightless else sorted(embedder.model.state_dict().items()):
-        total.update(f"{key} {tuple(weights.shape)}".encode())
-        total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
 
 
 def text_key(text: str) -> bytes:
@@ -301,7 +296,7 @@ class EncodedTexts:
             while shard := dict(islice(items, SHARD_TEXTS)):
                 texts = list(shard.values())
                 vectors = self.encoder.encode(texts)
-                too_long = np.array(self.encoder.embedder.was_cut[-len(texts) :])
+                too_long = np.array(self.encoder.was_cut[-len(texts) :])
                 content = shard_bytes(list(shard), vectors, too_long)
                 path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
                 atomic_write(path, content, "the encoded texts")
@@ -346,15 +341,14 @@ class TextTable:
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
         """Encode texts, and return their rows in :attr:`table`, (N,), int64."""
-        embedder = self.encoder.embedder
         if self.encoder.tokens_only:
-            ids = embedder.tokens(list(texts)) if texts else []
+            ids = self.encoder.tokens(list(texts)) if texts else []
             self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
             for row, tokens in enumerate(ids):
                 self.table[row, : len(tokens)] = tokens
         else:
             self.table = self.encoder.encode(texts)
-        self._cut = np.array(embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
+        self._cut = np.array(self.encoder.was_cut[-len(texts) :] if texts else [], dtype=bool)
         return np.arange(len(texts))
 
     def truncated(self, rows: np.ndarray) -> int:
