@@ -142,7 +142,16 @@ class TextSource:
     @property
     def folder(self) -> str:
         """The encoder's folder."""
-        return _folder(self.name)
+        if self.name != PACKAGED:
+            if not self.name:
+                raise ConfigError("the text encoder has no name; name a model on the Hub, a folder or a run")
+            return model_folder(self.name)
+        package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
+        if package is None or package.origin is None:
+            raise ConfigError(
+                f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
+            )
+        return str(Path(package.origin).parent / "model")
 
     def config(self, known: PreTrainedConfig | None = None) -> PreTrainedConfig:
         """Its configuration, from ``known`` if that of its name is known.
@@ -172,19 +181,6 @@ class TextSource:
             config.num_attention_heads = width * config.num_attention_heads // config.hidden_size
             config.num_hidden_layers, config.hidden_size = layers, width
         return config
-
-
-def _folder(source: str) -> str:
-    if source != PACKAGED:
-        if not source:
-            raise ConfigError("the text encoder has no name; name a model on the Hub, a folder or a run")
-        return model_folder(source)
-    package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
-    if package is None or package.origin is None:
-        raise ConfigError(
-            f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
-        )
-    return str(Path(package.origin).parent / "model")
 
 
 def text_key(text: str) -> bytes:

@@ -12,8 +12,6 @@ from contextwise.training.kinds import NewModel
 from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
 from contextwise_papers.cue.settings import TRAINED, AnyStage, ContextSettings, JointStage, ProxyStage, Stage, Started
 
-CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
-
 
 class CueModel(ModelSettings):
     """A sentence model conditioned on contexts, built from the parts of earlier runs."""
@@ -26,10 +24,9 @@ class CueModel(ModelSettings):
 
     @property
     def starts(self) -> dict[str, str]:  # type: ignore[override]
-        named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        return {
-            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith("trained:")
-        }
+        names = ("start", "sentence_encoder", "autoencoder", "text_encoder")
+        named = {f"model.cue.{name}": getattr(self.cue, name, None) for name in names}
+        return {name: value for name, value in named.items() if value and not value.startswith("trained:")}
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:

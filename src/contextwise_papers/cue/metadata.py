@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from contextwise.base.errors import Problem
 from contextwise.base.progress import say
 from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import Addition, DataSection, HeldOut
-from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
+from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, Columns, DocumentsWithMetadata, MetadataTexts
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ class MetadataSettings(DataSection):
 
     about: ClassVar[str] = "metadata of each document in its windows, for the objective causal"
 
-    columns: list[str] = Field(
+    columns: Columns = Field(
         min_length=1, description="metadata columns; 'meta.title' is the field title of the column meta"
     )
     form: Literal["prepend", "append"] = Field(
@@ -51,12 +51,6 @@ class MetadataSettings(DataSection):
     def _appended_needs_no_cooldown(cls, values: Any) -> Any:
         appended = isinstance(values, dict) and values.get("form") == "append"
         return {"cooldown": 0.0} | values if appended else values
-
-    @field_validator("columns")
-    @classmethod
-    def _different(cls, columns: list[str]) -> list[str]:
-        check_columns(columns)
-        return columns
 
     @property
     def read(self) -> list[str]:  # type: ignore[override]

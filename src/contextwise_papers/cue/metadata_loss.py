@@ -4,14 +4,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, Loss, evaluation_table, heading
-from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
+from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, Columns, DocumentsWithMetadata, MetadataTexts
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -29,13 +29,7 @@ class MetadataLoss(Loss):
     version = 1
     compared = (*Loss.compared, "metadata")
 
-    metadata: list[str] = Field(min_length=1, description="Metadata columns of the corpus, separated by commas.")
-
-    @field_validator("metadata")
-    @classmethod
-    def _different(cls, columns: list[str]) -> list[str]:
-        check_columns(columns)
-        return columns
+    metadata: Columns = Field(min_length=1, description="Metadata columns of the corpus, separated by commas.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
         from contextwise.models.prefix import prompt_form

@@ -1,8 +1,9 @@
 """Documents with their metadata as token ids: lines ``name: value`` before or behind the text, with an empty line between."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
@@ -18,7 +19,7 @@ _GROUP = 1000
 """Documents whose metadata is tokenized in one call."""
 
 
-def check_columns(columns: list[str]) -> None:
+def _checked(columns: list[str]) -> list[str]:
     """Raise ValueError if a column is named twice, or gives the text itself away."""
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -27,6 +28,11 @@ def check_columns(columns: list[str]) -> None:
         raise ValueError(
             "'document_hash' is computed from the document's own text, which its metadata must not contain; take it out"
         )
+    return columns
+
+
+Columns = Annotated[list[str], AfterValidator(_checked)]
+"""Names of metadata columns, as a setting."""
 
 
 class MetadataTexts:

@@ -19,6 +19,7 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
+from contextwise_papers.claims import check_names
 from contextwise_papers.cue.contexts import Further, encoded_sets, encoder_config
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
@@ -61,12 +62,8 @@ class CueRuns(ItemMeasure):
 
     @model_validator(mode="after")
     def _templates_known(self) -> "CueRuns":
-        for run, settings in self.runs.items():
-            if not settings or settings[0] not in self.templates:
-                given = settings[0] if settings else "nothing"
-                raise ConfigError(
-                    f"the run {run!r} is of the template {given!r}, which is none of {', '.join(self.templates)}"
-                )
+        named = {f"the run {run!r}": settings[:1] or [""] for run, settings in self.runs.items()}
+        check_names(named, self.templates, "the template ")
         return self
 
     def run_set(self, folder: Path) -> RunSet:
@@ -114,9 +111,7 @@ class OneRun(CueRuns):
 
     @model_validator(mode="after")
     def _known(self) -> "OneRun":
-        for run in self.wanted:
-            if run not in self.runs:
-                raise ConfigError(f"the run {run!r} is none of {', '.join(self.runs)}")
+        check_names({"the item": self.wanted}, self.runs, "the run ")
         return self
 
     @property

@@ -293,7 +293,7 @@ def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
 
 
 def test_a_run_that_is_not_there_is_named(news):
-    with pytest.raises(ValueError, match="'none' is none of sentence LM, alone, both"):
+    with pytest.raises(ValueError, match="the item names the run 'none', which is none of sentence LM, alone, both"):
         CacheOfWords(**settings(news, control="none"))
 
 

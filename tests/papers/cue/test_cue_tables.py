@@ -43,7 +43,7 @@ def test_only_the_runs_behind_the_rows_are_made():
 
 
 def test_a_template_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match="the run 'base' is of the template 'z', which is none of a, b"):
+    with pytest.raises(ConfigError, match="the run 'base' names the template 'z', which is none of a, b"):
         staged(runs={"base": ["z"]})
 
 
