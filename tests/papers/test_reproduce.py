@@ -10,7 +10,7 @@ from contextwise.base.estimates import duration
 from contextwise.base.files import write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
-from contextwise_papers.item import measure_at, recipes_folder
+from contextwise_papers.item import measure_at
 from shipped import ALL_ITEMS
 
 SHIPPED = ALL_ITEMS
@@ -224,7 +224,3 @@ def test_the_papers_scale_is_the_published_setting(tmp_path):
     parity = data.parity()
     printed = dict(zip(item.printed["contexts"], item.printed["minimum"], strict=True))
     assert all(abs(parity.minimum_cross_entropy(c) - value) < 2.5e-4 for c, value in printed.items())
-
-
-def test_the_items_of_the_package_are_found():
-    assert (recipes_folder() / "intrinsic_entropy/table1.yaml").is_file()
