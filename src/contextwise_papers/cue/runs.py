@@ -38,7 +38,7 @@ class CueRuns(ItemMeasure):
     corpus: str = Field(default="corpora/news", description="a prepared corpus with metadata columns")
     vocabulary: int = Field(default=8192, ge=2, description="size, for --dry-run before the corpus exists")
     split: str = "test"
-    templates: dict[str, dict[str, Any]]
+    templates: dict[str, dict[str, Any]] = Field(description="recipes, whose objective is `sentence` if they name none")
     runs: dict[str, list[str]]
     seeds: Seeds = Field(default=[0], min_length=1, description="seeds of the runs")
     columns: list[str] | None = Field(
@@ -77,7 +77,7 @@ class CueRuns(ItemMeasure):
 
     def _template(self, name: str) -> dict[str, Any]:
         """A template, with the columns of this corpus."""
-        template = self.templates[name]
+        template = {"objective": "sentence", **self.templates[name]}
         if self.columns is None or not template.get("data", {}).get("contexts"):
             return template
         return with_overrides(template, {"data.contexts.columns": self.columns})

@@ -77,19 +77,16 @@ def settings(news, **changes):
         "corpus": str(news / "corpus"),
         "templates": {
             "sentences": {
-                "objective": "sentence",
                 "data": data,
                 "model": {"layers": 1, "width": 16, "heads": 2},
                 "training": training | {"steps": 4},
             },
             "joint": {
-                "objective": "sentence",
                 "data": data | {"contexts": contexts},
                 "model": {"cue": {"stage": "joint", "text_encoder": str(news / "bert"), "pooling": "mean"} | shape},
                 "training": training | {"steps": 6},
             },
             "alone": {
-                "objective": "sentence",
                 "data": data,
                 "model": {"cue": {"stage": "joint", "width": 16, "decoder_layers": 1, "decoder_heads": 2}},
                 "training": training | {"steps": 6},

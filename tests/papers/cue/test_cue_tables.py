@@ -193,7 +193,7 @@ def news(tmp_path_factory):
 
 def settings(corpus, encoder):
     training = {"steps": 3, "examples_per_step": 8, "learning_rate": 1e-2, "evaluation_tokens": 320, "save_every": 3}
-    shared = {"objective": "sentence", "training": training}
+    shared = {"training": training}
     contexts = {"columns": ["title", "tags"], "previous_sentence": True}
     cue = {"stage": "joint", "text_encoder": encoder, "pooling": "mean", "decoder_layers": 1, "decoder_heads": 2}
     cue |= {"context_layers": 1, "context_heads": 2}
