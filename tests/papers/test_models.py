@@ -9,9 +9,9 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import ratios
 from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Claim
-from contextwise_papers.item import Item, Scale, measure_at
+from contextwise_papers.item import measure_at
 from contextwise_papers.models import TrainedModels, difference_of_leads
-from shipped import ALL_ITEMS
+from shipped import ALL_ITEMS, an_item
 from small import write_documents
 
 SHIPPED = {
@@ -127,10 +127,7 @@ def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(TrainedModels, settings(corpus=str(corpus)), "the settings")
-    item = Item(
-        title="t", source="s", measure="trained_models", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
-    outcome = measure.measure(item, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     losses, differences, curves = outcome.tables
     assert [row.cells[0][0] for row in losses.lines] == ["plain", "deeper", "slow"]
     assert [row.cells[0] for row in differences.lines][:2] == ["deeper − plain", "slow − plain"]

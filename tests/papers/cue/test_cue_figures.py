@@ -14,15 +14,11 @@ from contextwise_papers.cue.figure_6_clusters import clustered, likeness, likene
 from contextwise_papers.cue.runs import HeldOut, some
 from contextwise_papers.cue.section_7_cache import bins_table, cache_claims, types_table
 from contextwise_papers.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
-from contextwise_papers.item import Item, measure_at
+from contextwise_papers.item import measure_at
 from sentence_models import WORDS
-from shipped import ALL_ITEMS
+from shipped import ALL_ITEMS, an_item
 
 ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
-
-
-def item(**printed):
-    return Item(title="it", source="CUE", measure="none", printed=printed, scales={})
 
 
 # Attention
@@ -276,4 +272,4 @@ def test_table_1_at_the_size_of_the_paper(tmp_path, monkeypatch):
 
 def test_a_recipe_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"there is no file .*cue/none\.yaml"):
-        ModuleCounts(joint="cue/none.yaml").measure(item(), Path())
+        ModuleCounts(joint="cue/none.yaml").measure(an_item(), Path())

@@ -16,8 +16,9 @@ from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Verdict
 from contextwise_papers.cue import tables_3_to_6_perplexity
 from contextwise_papers.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
-from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, find_item, measure_at
 from cue_runs import save_text_encoder, write_articles
+from shipped import an_item
 
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
@@ -227,16 +228,10 @@ def settings(corpus, encoder):
     }
 
 
-def item():
-    return Item(
-        title="t", source="s", measure="cue_perplexity", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
-
-
 @pytest.mark.long
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeypatch):
     measure = validate(CuePerplexity, settings(*news), "the settings")
-    outcome = measure.measure(item(), tmp_path)
+    outcome = measure.measure(an_item(), tmp_path)
     names = [path.name.rpartition("-")[0] for path in outcome.runs]
     assert names == [f"small-{name}-s0" for name in ("lm", "both", "adapted")]
     evaluation = outcome.runs[1] / "evaluation"
@@ -251,7 +246,7 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeyp
         monkeypatch.setattr(tables_3_to_6_perplexity, name, lambda *_: Verdict(True))
     # Again: nothing is trained or scored anew, and the numbers are the same.
     before = {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
-    again = measure.measure(item(), tmp_path)
+    again = measure.measure(an_item(), tmp_path)
     assert again.figures == figures
     # One seed decides nothing, whatever the intervals over articles say.
     assert [claim.holds for claim in again.claims] == [None, None]
@@ -264,7 +259,7 @@ def test_partitions_in_miniature_have_one_interval_for_all(news, tmp_path):
     values = settings(*news) | {"types": ["title", "tags", "previous_sentence"], "trained_on": {"both": "A"}}
     values |= {"partitions": 2, "tested_on": {"adapted": "both"}, "partition_seed": 1}
     del values["figure"]
-    outcome = validate(CuePartitions, values, "the settings").measure(item(), tmp_path)
+    outcome = validate(CuePartitions, values, "the settings").measure(an_item(), tmp_path)
     rows = {row[0]: row[1:] for row in outcome.tables[0].rows}
     assert outcome.figures["partitions"][0] != outcome.figures["partitions"][1]
     alone, both = ([each["value"] for each in outcome.figures["perplexities"][name]] for name in ("alone", "both"))
