@@ -129,10 +129,9 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     if not costs:
         show("; ".join(filter(None, ["trains nothing", takes])))
         return
-    rows: Counter[tuple[str, ...]] = Counter()  # the seeds of a run cost the same: one row
-    for cost in costs:
-        counts = map(count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
-        rows[cost.name, *counts, f"{cost.flops:.2e}"] += 1
+    rows = Counter(  # the seeds of a run cost the same: one row
+        (c.name, *map(count, (c.parameters, c.steps, c.examples, c.tokens)), f"{c.flops:.2e}") for c in costs
+    )
     cells = [[f"{name} × {times}" if times > 1 else name, *rest] for (name, *rest), times in rows.items()]
     flops = sum(cost.flops for cost in costs)
     state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))

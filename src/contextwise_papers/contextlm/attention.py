@@ -7,7 +7,6 @@ Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it norma
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,8 +23,6 @@ MOST_MODELS = 4
 MOST_TOKENS = 1024
 """Limits of a readable figure, and of weights (layers x heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
-Received = Literal["mean", "sum"]
-"""Attention that a token receives: the mean over the queries that can see it, or the sum."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,9 @@ class ModelReading:
     layers: list[np.ndarray]
     chunk_size: int | None
 
-    def received(self, measure: Received = "mean") -> np.ndarray:
+    def received(self) -> np.ndarray:
         """(T,) attention received by each token, mean over the heads of each layer and over the layers."""
-        sums = np.mean([layer.mean(axis=0) for layer in self.layers], axis=0)
-        return mean_received(sums) if measure == "mean" else sums
+        return mean_received(np.mean([layer.mean(axis=0) for layer in self.layers], axis=0))
 
 
 @dataclass(frozen=True)

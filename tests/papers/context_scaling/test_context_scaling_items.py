@@ -57,7 +57,7 @@ def test_a_loss_without_an_interval_is_drawn_without_one():
     result = SimpleNamespace(
         last_decided=0, cells=[cells], budgets=np.array([1e15]), contexts={"pico": [64]}, pairs=[None]
     )
-    losses, _ = optimum_plots(result, {"pico": [64, 128]}, "flops")
+    losses, _ = optimum_plots(result, {"pico": [64, 128]})
     known, unknown = losses.series["pico"]
     assert (known["low"], known["high"]) == pytest.approx((2.9, 3.1)) and unknown == {"x": 128, "y": 3.0}
 

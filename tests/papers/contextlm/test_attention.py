@@ -86,7 +86,7 @@ def test_a_worked_example():
     reading = Reading(["a", "b", "c"], [1, 2, 3], False, 2, [model])
     assert list(reading.chunks) == [0, 0, 1]
     assert reading.chunk_sums(model.received()) == pytest.approx([1.0, 0.5])
-    assert reading.chunk_sums(model.received("sum")) == pytest.approx([2.5, 0.5])
+    assert reading.chunk_sums(sums) == pytest.approx([2.5, 0.5])
 
 
 def test_the_sums_are_those_of_the_models_own_weights():
