@@ -1,4 +1,4 @@
-"""The contexts that a trained CUE model is given: their names and texts, their text encoder, and their vectors in batches."""
+"""The contexts of sentences: their names and texts (CUE, Section 3.1), their text encoder, and their vectors in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,9 +14,10 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.input_files import json_object, readable, unpacked
 from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
-from contextwise_papers.cue.english import as_english
+from contextwise_papers.cue.english import as_english, column_texts
 from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
+from contextwise_papers.objectives.text import SentenceIndex
 
 Texts = Sequence[str | None]
 """The texts of one sentence's contexts, one for each type; None where a context is missing."""
@@ -57,6 +58,54 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)
     check_encoder(encoder, config.text_encoder)
     return encoder
+
+
+class ContextTexts:
+    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
+
+    def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
+        self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
+        self._columns = [column_texts(corpus, name) for name in settings.columns]
+        self._tokenizer: Any = sentences.vocabulary.tokenizer
+        counts = np.diff(sentences.starts)
+        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
+        if not filled and not (settings.previous_sentence and (counts > 1).any()):
+            raise DataError(
+                f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
+                f"{', '.join(self.types)}; all are missing: name other columns"
+            )
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the contexts, in the order of :meth:`of`."""
+        return self.settings.types
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def of(self, number: int) -> list[str | None]:
+        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
+        document, sentence = self.sentences.place(number)
+        texts = [column[document] for column in self._columns]
+        if self.settings.previous_sentence:
+            before = ""
+            if sentence > 0:
+                ids = self.sentences.read(document, sentence - 1, sentence)
+                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            texts.append(" ".join(before.split()) or None)  # on one line
+        return texts
+
+    def missing(self) -> dict[str, float]:
+        """The share of sentences that lack each context, by its name."""
+        counts = np.diff(self.sentences.starts)
+        total = max(1, len(self))
+        shares = {
+            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
+            for name, texts in zip(self.settings.columns, self._columns, strict=True)
+        }
+        if self.settings.previous_sentence:
+            shares[self.types[-1]] = int((counts > 0).sum()) / total
+        return shares
 
 
 class ContextSets:

@@ -20,10 +20,9 @@ from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
 from contextwise_papers.claims import check_names
-from contextwise_papers.cue.contexts import Further, encoded_sets, encoder_config
+from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
-from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex

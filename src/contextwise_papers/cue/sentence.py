@@ -1,4 +1,4 @@
-"""The objective ``sentence``: next-token prediction within sentences (CUE, Section 3.2), and the texts of their contexts.
+"""The objective ``sentence``: next-token prediction within single sentences (CUE, Section 3.2).
 
 ``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Rows are padded on the right: with end-of-text in
 the input, which a causal model does not see before it, and without a loss. ``cross_documents`` and ``separate_documents`` have
@@ -18,8 +18,6 @@ from contextwise.base.progress import say
 from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
 from contextwise.objectives.vocabulary import Vocabulary
-from contextwise_papers.cue.english import column_texts
-from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 
 if TYPE_CHECKING:
@@ -80,51 +78,3 @@ class Sentence(SingleObjective):
                 f"{cut.context - 1:,} tokens; they are cut to data.context={cut.context}"
             )
         return examples
-
-
-class ContextTexts:
-    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
-
-    def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
-        self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
-        self._columns = [column_texts(corpus, name) for name in settings.columns]
-        self._tokenizer: Any = sentences.vocabulary.tokenizer
-        counts = np.diff(sentences.starts)
-        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
-        if not filled and not (settings.previous_sentence and (counts > 1).any()):
-            raise DataError(
-                f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
-                f"{', '.join(self.types)}; all are missing: name other columns"
-            )
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the contexts, in the order of :meth:`of`."""
-        return self.settings.types
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    def of(self, number: int) -> list[str | None]:
-        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
-        document, sentence = self.sentences.place(number)
-        texts = [column[document] for column in self._columns]
-        if self.settings.previous_sentence:
-            before = ""
-            if sentence > 0:
-                ids = self.sentences.read(document, sentence - 1, sentence)
-                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            texts.append(" ".join(before.split()) or None)  # on one line
-        return texts
-
-    def missing(self) -> dict[str, float]:
-        """The share of sentences that lack each context, by its name."""
-        counts = np.diff(self.sentences.starts)
-        total = max(1, len(self))
-        shares = {
-            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
-            for name, texts in zip(self.settings.columns, self._columns, strict=True)
-        }
-        if self.settings.previous_sentence:
-            shares[self.types[-1]] = int((counts > 0).sum()) / total
-        return shares

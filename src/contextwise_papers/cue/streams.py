@@ -23,10 +23,9 @@ from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
 from contextwise.training.settings import Addition, HeldOut
 from contextwise_papers.cue.config import CueConfig
-from contextwise_papers.cue.contexts import ContextSets
+from contextwise_papers.cue.contexts import ContextSets, ContextTexts
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TextTable, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
-from contextwise_papers.cue.sentence import ContextTexts
 from contextwise_papers.cue.settings import Started
 from contextwise_papers.cue.stages import cue_config, text_choice
 

@@ -17,8 +17,8 @@ from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise_papers.cue import CueConfig, CueForCausalLM
+from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.encoding import TextEncoder
-from contextwise_papers.cue.sentence import ContextTexts
 from cue_runs import CONTEXTS, part, recipe, same, weights
 
 

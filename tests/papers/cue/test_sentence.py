@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 from objective_corpora import of_texts, same, vocabulary

@@ -19,8 +19,7 @@ from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import Further, Texts, encoded_sets, settings_of, trained_types
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, settings_of, trained_types
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import TokenText
