@@ -1,14 +1,9 @@
 """Claims of the source documents, and the rule by which they are decided: holds, does not hold, or undecided.
 
-A claim holds where the whole interval of an estimate is on the claim's side of a bound. It does not hold where the whole
-interval is on the other side. It is undecided where the interval contains the bound, and without a decisive number: no
-interval, fewer than six documents, fewer than three seeds where seeds are compared, a value that is not a number, too few
-observations. Exact numbers, such as counts, need no interval.
-
-All claims of an item together are wrong with a probability of 5% at most: they share the error as the comparisons of a trial
-do (:func:`~contextwise.comparison.sequential.simultaneous`). So a verdict is taken first by the 95% interval that is printed,
-and :func:`share_error` keeps it only if the wider interval of the shared error decides too. The number of seeds is set before
-the runs, so intervals are Student's t and need no sequence.
+A claim is undecided where an interval contains its bound, and without a decisive number: no interval, fewer than six documents,
+fewer than three seeds where seeds are compared. The claims of an item share the error of 5%: a verdict by the 95% interval that
+is printed is kept only if the wider one decides too (:func:`share_error`). The number of seeds is set before the runs, so
+intervals are Student's t and need no sequence.
 """
 
 import functools

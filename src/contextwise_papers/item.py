@@ -1,11 +1,8 @@
 """Items: tables and figures of the source documents, their printed figures, and settings to reproduce them at several scales.
 
-1. An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``: the printed figures, the name of the measure
-   that reproduces them, and that measure's settings at each scale. A file without that key is a recipe for training.
-2. A measure is settings (so that a misspelt key is refused) with two methods: ``run_set(folder)``, the training runs that it
-   needs, and ``measure(item, folder)``, which trains them and returns an :class:`Outcome`. Its name is an argument of the
-   class; a new one is a file in this package.
-3. Runs are in the folder of document and scale. Finished runs are used again, by other items too; interrupted ones are resumed.
+An item is a recipe ``<document>/<item>.yaml`` with the key ``scales``. It names a measure: settings with two methods,
+``run_set(folder)``, the training runs that it needs, and ``measure(item, folder)``, which trains them and returns an
+:class:`Outcome`. A new measure is a file in this package. Finished runs are used again, by other items too.
 """
 
 import importlib
@@ -22,9 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydantic import Field
 
 from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError, DataError, did_you_mean
-from contextwise.base.estimates import as_json, duration
-from contextwise.base.files import read_json
+from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.estimates import as_json
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
@@ -64,7 +60,6 @@ class Item(Settings):
     measure: str
     printed: dict[str, Any] = Field(description="the document's own figures")
     inferred: list[str] = Field(default=[], description="what the document leaves open, and was chosen here")
-    gpu_hours: dict[str, float] = Field(default={}, description="A100 hours that the document spent, by run")
     scales: dict[str, Scale]
 
 
@@ -215,10 +210,8 @@ def all_measures() -> dict[str, type[ItemMeasure]]:
 class Outcome:
     """The result of a reproduction.
 
-    Attributes:
-        figures: the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
-        runs: folders of the training runs behind them.
-        seconds: of wall-clock time, training included; None until the measurement has ended.
+    ``figures`` are the numbers of the tables, and further ones, for computing; estimates and arrays become JSON values.
+    ``seconds`` are of wall-clock time, training included.
     """
 
     tables: list[Table]
@@ -287,22 +280,6 @@ def find_item(name: str, recipes: Path) -> tuple[str, Item]:
     listing = "contextwise reproduce --list shows all"
     hint = f"did you mean {' or '.join(near)}?" if near else did_you_mean(name, items, listing)
     raise ConfigError(f"there is no item {name!r}; {hint}")
-
-
-def last_run(runs: Path, name: str, scale: str) -> str | None:
-    """Scale, verdicts, date and time of an item's last run in the folder of all reproductions; None if it has not been run."""
-    document, _, item = name.partition("/")
-    file = runs / document / scale / f"{item}.json"
-    if not file.exists():
-        return None
-    outcome, words = read_json(file, "the outcome"), {True: "hold", False: "do not hold", None: "undecided"}
-    try:
-        verdicts = [claim["holds"] for claim in outcome["claims"]]
-        counts = [f"{verdicts.count(holds)} {word}" for holds, word in words.items() if holds in verdicts]
-        about = [str(outcome["date"]), *([duration(float(outcome["seconds"]))] if outcome["seconds"] else [])]
-    except (KeyError, OverflowError, TypeError, ValueError):
-        raise DataError(f"the outcome {file} is damaged; make it again, or remove it") from None
-    return f"{scale}: {', '.join(counts) or 'no claims'} ({', '.join(about)})"
 
 
 def measure_at(item: Item, scale: str, overrides: list[str] | None = None) -> ItemMeasure:

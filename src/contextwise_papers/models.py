@@ -41,10 +41,8 @@ COMPARED |= {"pairs": ("model", "baseline")}
 class GivenModel(CorpusMeasure):
     """Settings of a measure of one model.
 
-    A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set.
-
-    Attributes:
-        several: whether the models of several seeds are measured.
+    A corpus that has to be prepared gets the tokenizer of a given model, unless ``tokenizer`` is set. ``several``: whether the
+    models of several seeds are measured.
     """
 
     several: ClassVar[bool] = False

@@ -10,14 +10,10 @@ from contextwise.base.tables import Table
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure as numbers.
+    """A figure as numbers, of the kind ``lines``, ``bars`` or ``points``; ``levels`` are horizontal lines by name.
 
-    Attributes:
-        kind: ``lines``, ``bars`` or ``points``.
-        series: by name, points ``{"x": …, "y": …}``, with ``low`` and ``high`` where there is an interval, and ``text`` where a
-            point has a name.
-        levels: horizontal lines by name.
-        logarithmic: the axes that are, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
+    ``series`` are by name: points ``{"x": …, "y": …}``, with ``low`` and ``high`` where there is an interval, and ``text``
+    where a point has a name. ``logarithmic``: the axes that are, ``""``, ``"x"``, ``"y"`` or ``"xy"``.
     """
 
     title: str
@@ -43,11 +39,9 @@ def point(x: Any, y: Any) -> dict[str, Any]:
 
 
 def table_of(title: str, columns: Sequence[Sequence[str]], rows: Iterable[Any]) -> Table:
-    """A table of texts.
+    """A table of texts, from numbers, estimates or their JSON form; a text stays as it is, and None is an empty cell.
 
-    Args:
-        columns: titles, or pairs of a title and the format of its numbers and estimates: ``("loss", ".4f")``.
-        rows: of numbers, estimates or their JSON form; a text stays as it is, and None is an empty cell.
+    ``columns`` are titles, or pairs of a title and the format of its numbers and estimates: ``("loss", ".4f")``.
     """
 
     def text(value: Any, form: str) -> str:

@@ -23,7 +23,6 @@ PANEL = "Papers"
 RUNS = Path("runs/reproduce")
 ASSUMED_FLOPS = 989e12 * 0.3
 """FLOPs a second of an H100 at 30% of its dense bf16 throughput."""
-A100_FLOPS = 312e12
 _HOW_TO_PREPARE = "prepare it with contextwise prepare, or give another with --set corpus=PATH"
 
 
@@ -87,7 +86,7 @@ def reproduce(
 
 def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
     """All items, a line or two each; or one with its recipe, and what each scale can support."""
-    from contextwise_papers.item import find_item, last_run, list_items
+    from contextwise_papers.item import find_item, list_items
 
     items = list_items(folder) if only is None else dict([find_item(only, folder)])
     if as_json:
@@ -96,20 +95,18 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
         return
     for name, item in items.items():
         lines = [item.title + (f" (also {', '.join(item.also)})" if item.also else "")]
-        runs = [run for scale in item.scales if (run := last_run(RUNS, name, scale))]
         scales = {
             label: label + (f" ({scale.minutes:g} min)" if scale.minutes else "")
             for label, scale in item.scales.items()
         }
         if only is None:
-            lines.append(" · ".join([", ".join(scales.values()), *runs]))
+            lines.append(", ".join(scales.values()))
         else:
             lines.append(f"{item.source}; recipe: {folder / f'{name}.yaml'}")
             for label, scale in item.scales.items():
                 supports = scale.supports or "all of its claims"
                 why = f" ({scale.over_ten_minutes})" if scale.over_ten_minutes else ""
                 lines.append(f"{scales[label]}{why}, {scale.machine}; it can support: {supports}")
-            lines.append(f"last run: {', '.join(runs) or 'none'}")
         show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
 
 
@@ -132,10 +129,9 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     if not costs:
         show("; ".join(filter(None, ["trains nothing", takes])))
         return
-    rows: Counter[tuple[str, ...]] = Counter()  # the seeds of a run cost the same: one row
-    for cost in costs:
-        counts = map(count, (cost.parameters, cost.steps, cost.examples, cost.tokens))
-        rows[cost.name, *counts, f"{cost.flops:.2e}"] += 1
+    rows = Counter(  # the seeds of a run cost the same: one row
+        (c.name, *map(count, (c.parameters, c.steps, c.examples, c.tokens)), f"{c.flops:.2e}") for c in costs
+    )
     cells = [[f"{name} × {times}" if times > 1 else name, *rest] for (name, *rest), times in rows.items()]
     flops = sum(cost.flops for cost in costs)
     state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))
@@ -148,12 +144,6 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
         f"(in training with gradients and optimizer) take {state / 1e9:.2g} GB at most, the activations of a micro-batch about "
         f"{activations / 1e9:.2g} GB",
     )
-    for cost in {cost.name: cost for cost in costs}.values():
-        if hours := item.gpu_hours.get(cost.name):
-            share = cost.flops / (hours * 3600 * A100_FLOPS)
-            show(
-                f"{cost.name}: the document spent {hours:,.0f} A100 hours, {share:.0%} of that GPU's peak by these FLOPs"
-            )
     if warning := few_steps(cost.steps for cost in costs if cost.steps):
         show(f"note: {warning}")
     if missing:

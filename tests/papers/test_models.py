@@ -8,11 +8,10 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.intervals import ratios
 from contextwise.data import prepare_corpus
-from contextwise.experiments.cost import cost_of
 from contextwise_papers.claims import Claim
-from contextwise_papers.item import Item, Scale, measure_at
+from contextwise_papers.item import measure_at
 from contextwise_papers.models import TrainedModels, difference_of_leads
-from shipped import ALL_ITEMS
+from shipped import ALL_ITEMS, an_item
 from small import write_documents
 
 SHIPPED = {
@@ -128,10 +127,7 @@ def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(TrainedModels, settings(corpus=str(corpus)), "the settings")
-    item = Item(
-        title="t", source="s", measure="trained_models", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
-    outcome = measure.measure(item, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     losses, differences, curves = outcome.tables
     assert [row.cells[0][0] for row in losses.lines] == ["plain", "deeper", "slow"]
     assert [row.cells[0] for row in differences.lines][:2] == ["deeper − plain", "slow − plain"]
@@ -143,18 +139,6 @@ def test_a_measurement_in_miniature(tmp_path):
     by_name = {group["name"]: group for group in outcome.figures["comparison"]["groups"]}
     assert by_name["plain"]["seeds"] == [0, 1, 2]
     assert by_name["plain"]["loss"]["value"] < by_name["slow"]["loss"]["value"]
-
-
-def test_the_documents_hours_imply_a_credible_use_of_its_gpus(tmp_path):
-    item = SHIPPED["contextlm/table2"]
-    measure = measure_at(item, "paper")
-    planned = {
-        recipe.name: cost_of(recipe, None) for recipe in measure.recipes(tmp_path) if recipe.name in item.gpu_hours
-    }
-    assert set(planned) == {"ContextLM-1B", "ContextLM-1.4B"}
-    for name, cost in planned.items():
-        assert cost.tokens == pytest.approx(300e9, rel=1e-3)
-        assert 0.3 < cost.flops / (item.gpu_hours[name] * 3600 * 312e12) < 0.6
 
 
 def test_fewer_than_three_seeds_decide_nothing_about_trained_models():

@@ -4,15 +4,13 @@ import gzip
 import json
 import platform
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from contextwise.base.files import read_json
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise_papers.item import CorpusMeasure, Item, Outcome, measure_at
+from contextwise_papers.item import CorpusMeasure, measure_at
 from shipped import ALL_ITEMS
 from small import save_model, small_gpt2, write_rows
 
@@ -20,40 +18,40 @@ from small import save_model, small_gpt2, write_rows
 class Counted(CorpusMeasure):
     """Tokens of a corpus."""
 
-    def measure(self, item: Item, folder: Path) -> Outcome:
+    def measure(self, item, folder):
         raise NotImplementedError
 
 
-def rows(word: str) -> list[dict[str, Any]]:
+def rows(word):
     return [{"text": f"{word} number {number}"} for number in range(30)]
 
 
-def of(folder: Path, **settings: Any) -> tuple[Path, Corpus]:
+def of(folder, **settings):
     path = Counted(**{"tokenizer": "bytes"} | settings).prepared(folder / "out")
     return path, Corpus.open(path)
 
 
-def text_of(corpus: Corpus) -> str:
+def text_of(corpus):
     return bytes(corpus.document(0).tolist()).decode()
 
 
-def line_file(folder: Path, word: str) -> Path:
+def line_file(folder, word):
     return write_rows(folder / "texts.jsonl", rows(word))
 
 
-def text_folder(folder: Path, word: str) -> Path:
+def text_folder(folder, word):
     for number, row in enumerate(rows(word)):
         (folder / "texts" / "inner").mkdir(parents=True, exist_ok=True)
         (folder / "texts" / "inner" / f"{number}.txt").write_text(row["text"])
     return folder / "texts"
 
 
-def pattern(folder: Path, word: str) -> Path:
+def pattern(folder, word):
     line_file(folder, word)
     return folder / "*.jsonl"
 
 
-def packed(folder: Path, word: str) -> Path:
+def packed(folder, word):
     content = "".join(json.dumps(row) + "\n" for row in rows(word)).encode()
     (folder / "texts.jsonl.gz").write_bytes(gzip.compress(content, mtime=0))
     return folder / "texts.jsonl.gz"
@@ -93,7 +91,7 @@ def test_a_prepared_corpus_stays_and_the_library_has_a_version(tmp_path, monkeyp
 def test_the_shipped_item_counts_the_documents_that_are_given(tmp_path):
     item = ALL_ITEMS["context_scaling/document-lengths"]
 
-    def tables(word: str) -> Any:
+    def tables(word):
         source = line_file(tmp_path, word)
         measure = measure_at(item, "tiny", [f"corpus={source}", "tokenizer=bytes"])
         return [table.to_dict() for table in measure.reproduce(item, tmp_path / "r").tables]

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from contextwise.base.config import validate
-from contextwise.base.estimates import Estimate, count, written
+from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import plus_minus
 from contextwise.base.tables import Table, spread
 from contextwise.experiments.run_set import RunSet
@@ -37,7 +37,6 @@ class OptimalContext(CorpusMeasure, name="optimal_context"):
     learning_rate: LearningRateRule = "size"
     measurements: int = Field(default=8, ge=2)
     jobs: int = Field(default=1, ge=1, description="runs at a time")
-    budget: Literal["flops", "tokens", "seconds"] = "flops"
 
     def sweep(self, folder: Path) -> SweepRecipe:
         """The sweep's settings; the learning rate is constant, as in the source."""
@@ -55,13 +54,13 @@ class OptimalContext(CorpusMeasure, name="optimal_context"):
         self.prepared(folder)
         sweep = run_sweep(self.sweep(folder))
         planned, runs = sweep.contexts, sweep.paths
-        result = Landscape(sweep_points(sweep.path), self.budget, planned)
+        result = Landscape(sweep_points(sweep.path), "flops", planned)
         if not len(result.budgets):
             claim = Claim.of("an optimal context was measured", undecided("nothing was measured"))
             return Outcome([], [claim], {}, runs)
-        tables = [losses_table(result, planned, self.budget), optima_table(result, planned, self.budget)]
+        tables = [losses_table(result, planned), optima_table(result, planned)]
         figures = {"budgets": result.budgets, "contexts": result.contexts, "pairs": result.pairs}
-        plots = optimum_plots(result, planned, self.budget)
+        plots = optimum_plots(result, planned)
         return Outcome(tables, context_claims(result, planned), figures, runs, plots)
 
 
@@ -71,7 +70,7 @@ def _steps(result: Landscape) -> list[int]:
     return spread(decided or range(len(result.budgets)), SHOWN)
 
 
-def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+def losses_table(result: Landscape, planned: dict[str, list[int]]) -> Table:
     """Best-context loss of each size and context at the largest budget whose optimum is known."""
     step = result.last_decided
     best = {size: optimum.cell.context for size, optimum in result.optima[step].items()}
@@ -81,28 +80,23 @@ def losses_table(result: Landscape, planned: dict[str, list[int]], unit: str) ->
         mark = "*" if best.get(cell.size) == cell.context else ""
         losses[cell.size, cell.context] = f"{cell.loss:.3f}{error}{mark}"
     contexts = sorted({context for own in planned.values() for context in own})
-    budget = _budget(result.budgets[step], unit)
     return table_of(
-        f"Best-context loss at {budget}, nats per token, ± its 95% interval (* the lowest of a size)",
+        f"Best-context loss at {result.budgets[step]:.2e} FLOPs, nats per token, ± its 95% interval (* the lowest of a size)",
         [("training context", ","), *planned],
         [[context, *(losses.get((size, context)) for size in planned)] for context in contexts],
     )
 
 
-def optima_table(result: Landscape, planned: dict[str, list[int]], unit: str) -> Table:
+def optima_table(result: Landscape, planned: dict[str, list[int]]) -> Table:
     """The best context of each size, and the best pair of all, over the budget; smoothed as in footnote 5."""
     rows = []
     for step in _steps(result):
         pair = result.pairs[step]
         contexts = (result.contexts[size][step] or "not known" for size in planned)
         overall = "not known" if pair is None else f"{pair[0]}, {pair[1]:,}"
-        rows.append([_budget(result.budgets[step], unit), *contexts, overall])
+        rows.append([f"{result.budgets[step]:.2e} FLOPs", *contexts, overall])
     title = "Best training context by budget: the most common one in a window; known where its neighbours were measured"
     return table_of(title, ["budget", *((size, ",") for size in planned), "of all"], rows)
-
-
-def _budget(value: float, unit: str) -> str:
-    return f"{value:.2e} FLOPs" if unit == "flops" else f"{count(round(value))} {unit}"
 
 
 def context_claims(result: Landscape, planned: dict[str, list[int]]) -> list[Claim]:
@@ -221,7 +215,7 @@ def _both_grow(result: Landscape, sizes: list[str]) -> Verdict:
     return _if_shown(leads, grows, sum(len(result.cells[step]) - 1 for step in (first, last)))
 
 
-def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -> list[Plot]:
+def optimum_plots(result: Landscape, planned: dict[str, list[int]]) -> list[Plot]:
     """Best-context loss over training context at the last known budget, and the best context over the budget."""
     step = result.last_decided
     curves: dict[str, list[dict[str, Any]]] = {}
@@ -230,9 +224,9 @@ def optimum_plots(result: Landscape, planned: dict[str, list[int]], unit: str) -
         curves.setdefault(cell.size, []).append(point(cell.context, loss))
     budgets = result.budgets.tolist()
     optima = {size: points(dict(zip(budgets, result.contexts[size], strict=True))) for size in planned}
-    label = {"flops": "training FLOPs", "tokens": "training tokens", "seconds": "seconds of training"}[unit]
     return [
-        Plot(f"At {_budget(result.budgets[step], unit)}", "training context",
+        Plot(f"At {result.budgets[step]:.2e} FLOPs", "training context",
              "best-context loss, nats per token, ± its 95% interval", curves, logarithmic="x"),
-        Plot("Best training context by budget", label, "tokens", {s: p for s, p in optima.items() if p}, logarithmic="xy"),
+        Plot("Best training context by budget", "training FLOPs", "tokens", {s: p for s, p in optima.items() if p},
+             logarithmic="xy"),
     ]  # fmt: skip

@@ -1,10 +1,7 @@
-"""A model's answers to MT-Bench or AlpacaEval, in the files that their judges read: ``contextwise measure answers``.
+"""A model's answers to MT-Bench or AlpacaEval, for FastChat or alpaca_eval to judge (ContextLM, Section 3.4).
 
-The turns of a question are one conversation (:class:`~contextwise_papers.contextlm.speaker.Speaker`).
-ContextLM, Section 3.4. FastChat and alpaca_eval judge the answers.
-
-MT-Bench (FastChat): JSON Lines; a question has ``question_id``, ``category`` and ``turns``. AlpacaEval: a JSON list of entries
-with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
+MT-Bench: JSON Lines; a question has ``question_id``, ``category`` and ``turns``, which are one conversation. AlpacaEval: a JSON
+list of entries with ``instruction``. Either may be a JSON list or JSON Lines, also as ``.gz``.
 """
 
 import json
@@ -38,12 +35,7 @@ WANTED = "the questions or answers of MT-Bench or AlpacaEval, as JSON Lines or a
 
 @dataclass(frozen=True)
 class Question:
-    """A question of one turn or several.
-
-    Attributes:
-        id: MT-Bench's ``question_id``; AlpacaEval's instruction itself.
-        category: MT-Bench's ``category``, AlpacaEval's ``dataset``.
-    """
+    """A question: of MT-Bench, or an instruction of AlpacaEval with its ``dataset`` as the category."""
 
     id: int | str
     category: str

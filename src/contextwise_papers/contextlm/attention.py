@@ -1,18 +1,12 @@
-"""Attention of models in one text.
-
-1. The text is tokenized once; the token that begins a document precedes it, as in training and scoring.
-2. One pass with eager attention, the only implementation that returns its weights.
+"""Attention of models in one text, T positions, H heads; by one pass with eager attention, which alone returns its weights.
 
 Source: ContextLM, Section 4.3 and Figure 5. The paper does not say how it normalises; here the sums over queries are kept, and
 :func:`mean_received` divides by how many queries can see a token.
-
-Shapes: T positions, H heads.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -29,18 +23,13 @@ MOST_MODELS = 4
 MOST_TOKENS = 1024
 """Limits of a readable figure, and of weights (layers x heads x T x T) that fit into memory."""
 DEFAULT_CHUNK = 4
-Received = Literal["mean", "sum"]
-"""Attention that a token receives: the mean over the queries that can see it, or the sum."""
 
 
 @dataclass(frozen=True)
 class ModelReading:
-    """Attention of one model.
+    """Attention of one model: for each layer (H, T), a context predictor's left out, the weights summed over the queries.
 
-    Attributes:
-        layers: for each layer (H, T), the attention weights of each token summed over the queries; T in all for each head.
-            The blocks of a context predictor are left out.
-        chunk_size: w of a ContextLM, else None.
+    ``chunk_size`` is w of a ContextLM, else None.
     """
 
     source: str
@@ -48,21 +37,16 @@ class ModelReading:
     layers: list[np.ndarray]
     chunk_size: int | None
 
-    def received(self, measure: Received = "mean") -> np.ndarray:
+    def received(self) -> np.ndarray:
         """(T,) attention received by each token, mean over the heads of each layer and over the layers."""
-        sums = np.mean([layer.mean(axis=0) for layer in self.layers], axis=0)
-        return mean_received(sums) if measure == "mean" else sums
+        return mean_received(np.mean([layer.mean(axis=0) for layer in self.layers], axis=0))
 
 
 @dataclass(frozen=True)
 class Reading:
     """A text, and the attention of each model in it.
 
-    Attributes:
-        pieces: text of each token; together they are the text, after the token that begins it.
-        ids: (T,) token ids.
-        has_start: whether the first token precedes the text.
-        chunk_size: tokens of a chunk in which attention is summed.
+    ``pieces`` of the tokens are together the text, after the token that begins it, if there is one (``has_start``).
     """
 
     pieces: list[str]
@@ -96,13 +80,7 @@ def read_with_models(
     dtype: str = "auto",
     device: str = "auto",
 ) -> Reading:
-    """Compute the attention of models in a text.
-
-    Args:
-        sources: runs, Hugging Face model folders, or names on the Hub; one to four, with the same tokenizer.
-        context_chunk: tokens of a chunk; by default that of the ContextLM among the models, else 4.
-        start: put the token that begins a document before the text, if the tokenizer has one.
-    """
+    """Compute the attention of models in a text; ``context_chunk`` is by default that of the ContextLM among them, else 4."""
     if not 1 <= len(sources) <= MOST_MODELS:
         raise ConfigError(f"{len(sources)} models are given; give one to {MOST_MODELS}")
     if context_chunk is not None and context_chunk < 1:

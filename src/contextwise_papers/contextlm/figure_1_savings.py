@@ -1,21 +1,15 @@
 """Savings of a better model at equal loss, read off fitted laws: parameters, training tokens and operations (Figure 1).
 
-1. Every size of the baseline and of the model is trained on several budgets. Each point is a finished run, decayed to its end;
-   the shorter ones branch off the longest (:mod:`contextwise.training.branching`).
-2. The law L(N, D) = E + B/N^β + A/D^α is fitted to each of the two families, with an ensemble of laws by the wild bootstrap
-   over sizes and seeds (:mod:`contextwise_plan.scaling.fitting`). The random signs of a size and a seed are the same for
-   both families, whose runs are paired.
+1. Every size of the baseline and of the model is trained on several budgets; the shorter runs branch off the longest.
+2. The law L(N, D) = E + B/N^β + A/D^α is fitted to each of the two families, with an ensemble of R laws, the fit first, by the
+   wild bootstrap over sizes and seeds (:mod:`contextwise_plan.scaling.fitting`), whose random signs both families share.
 3. The loss is that of the baseline's law at a size and the largest budget. Saved are parameters: where the model's law has that
    loss at the same tokens; tokens: where it has that loss at the model's own size; FLOPs: those tokens times the model's
-   operations for a token, against the baseline's. Nothing is read off a term of the model's law whose scale or exponent is at
-   a bound of its search, as the runs then do not determine it.
+   operations for a token, against the baseline's. Nothing is read off a term of the model's law at a bound of its search.
 
-Of the logarithm of the ratio of the two needs, the ensemble gives the standard error: the farther of its 2.5% and 97.5%
+The ensemble gives the standard error of the logarithm of the ratio of the two needs: the farther of its 2.5% and 97.5%
 quantiles from the fit, in units of the normal distribution's. The interval is Student's t with the freedom of the seeds within
-sizes; percentiles of the ensemble are too narrow with few runs (83% instead of 95% in simulations). It covers the variation
-between seeds and the misfit of the law, for the same held-out tokens.
-
-Legend: R laws, the fit first, then its resamples.
+sizes; percentiles of the ensemble are too narrow with few runs (83% instead of 95% in simulations).
 """
 
 import math
@@ -217,11 +211,9 @@ def saved_text(saved: Estimate) -> str:
 
 
 class Family:
-    """Finished runs of several sizes, budgets and seeds, and the laws fitted to them.
+    """Finished runs of several sizes, budgets and seeds, and the laws fitted to them, ``theta`` (R, P).
 
-    Attributes:
-        theta: (R, P) the fit, then its resamples.
-        error: root mean square of ln L of runs that were left out in turn; geometric mean over runs.
+    ``error``: root mean square of ln L of runs that were left out in turn; geometric mean over runs.
     """
 
     def __init__(self, observed: Observations, resamples: int = RESAMPLES, seed: int = 0) -> None:

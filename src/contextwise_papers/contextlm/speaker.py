@@ -15,11 +15,7 @@ from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 
 
 class Speaker:
-    """Holds conversations; each turn reads the whole of its own.
-
-    Args:
-        template: ``chat``: the tokenizer's own; ``alpaca``: the published prompt; ``auto``: its own, where it has one.
-    """
+    """Holds conversations; each turn reads the whole of its own. ``template``: as of :class:`.Answers`."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str = "auto") -> None:
         self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
@@ -42,11 +38,9 @@ class Speaker:
     def answer(
         self, turns: Sequence[str], max_new_tokens: int, sampling: Sampling
     ) -> tuple[list[str], list[str | None]]:
-        """Answer the turns of a conversation, one after the other.
+        """Answer the turns of a conversation, one after the other: a text for each, and what went wrong, or None.
 
-        Returns:
-            A text for each turn; and for each what went wrong, or None. A turn that is too long for the model's positions
-            has an empty text, as do those behind it.
+        A turn that is too long for the model's positions has an empty text, as do those behind it.
         """
         messages: list[dict[str, str]] = []
         texts: list[str] = []

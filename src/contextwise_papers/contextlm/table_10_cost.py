@@ -1,11 +1,8 @@
 """Cost of training and generation beside what the complexity of attention says (ContextLM, Section 7.5, Table 10).
 
-With w tokens in a chunk, the predictor attends over T/w positions: its attention costs 1/w² of that of as many layers of the
-token decoder in training, and 1/w for a generated token.
-
-Times are measured in rounds. A round of training makes a dry run of every model, a round of generation a text with every
-trained model, both in turning order. Models are compared by their ratio within a round, which a slow round leaves as it is;
-intervals are over rounds. The time of a model does not depend on its weights, so a round's is the mean over the seeds.
+Times are measured in rounds: a dry run of every model, or a text with every trained model, in turning order. Models are
+compared by their ratio within a round, which a slow round leaves as it is; intervals are over rounds. The time of a model does
+not depend on its weights, so a round's is the mean over the seeds.
 """
 
 import math

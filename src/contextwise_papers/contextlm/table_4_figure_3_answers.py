@@ -1,9 +1,7 @@
-"""Trained models tuned on instructions, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
+"""Models tuned on instructions with one recipe, their answers, and a judge's verdicts on them (ContextLM, Section 3.4).
 
-1. Every model is pretrained, and tuned with the same recipe: the same batches in the same order, the same steps.
-2. Each answers the questions of MT-Bench or AlpacaEval, in the file that FastChat or alpaca_eval reads.
-3. FastChat's ratings (Figure 3) or alpaca_eval's preferences (Table 4) are read, seed by seed. Where they do not exist yet, the
-   claims stay open, and a note gives the command that makes them.
+FastChat's ratings (Figure 3) or alpaca_eval's preferences (Table 4) are read, seed by seed. Where they do not exist yet, the
+claims stay open, and a note gives the command that makes them.
 """
 
 import csv
@@ -67,13 +65,9 @@ class _Preference(Form):
 
 @dataclass
 class Judged:
-    """What a judge said of the answers.
+    """What judges said of the answers of a model, or of a model and its reference: ratings, or shares of wins.
 
-    Attributes:
-        judges: their names.
-        values: a model, or a model and its reference -> its ratings, or its shares of wins.
-        without: the same -> how many judgments without a verdict.
-        controlled: a model and its reference -> alpaca_eval's length-controlled win rate, in percent.
+    ``without`` counts judgments without a verdict; ``controlled`` are alpaca_eval's length-controlled win rates, in percent.
     """
 
     judges: set[str] = field(default_factory=set)
@@ -126,22 +120,21 @@ class InstructionAnswers(TrainedModels, name="instruction_answers"):
     def measure(self, item: Item, folder: Path) -> Outcome:
         questions = self._checked()
         tuned = self._tuned(folder)
+        labels = {name: [label(name, seed) for seed in self.seeds] for name in tuned}
         results = {
-            name: [measure(run.path, self._answering(label(name, s))) for s, run in zip(self.seeds, runs, strict=True)]
+            name: [measure(run.path, self._answering(own)) for own, run in zip(labels[name], runs, strict=True)]
             for name, runs in tuned.items()
         }
         files = {
-            name: [
-                handed_over(answers, label(name, s), folder) for s, answers in zip(self.seeds, of_seeds, strict=True)
-            ]
+            name: [handed_over(answers, own, folder) for own, answers in zip(labels[name], of_seeds, strict=True)]
             for name, of_seeds in results.items()
         }
         shown = {name: [str(file.relative_to(folder)) for file in of_seeds] for name, of_seeds in files.items()}
         outcome = Outcome([answers_table(tuned, results)], [], {"answers": shown}, self.run_set(folder).paths)
         texts = {
-            (label(name, seed), row.get("question_id", row.get("instruction"))): texts_of(row)
+            (own, row.get("question_id", row.get("instruction"))): texts_of(row)
             for name, of_seeds in results.items()
-            for seed, answers in zip(self.seeds, of_seeds, strict=True)
+            for own, answers in zip(labels[name], of_seeds, strict=True)
             for row in answers.rows
         }
         rated = self.benchmark == "mt-bench"
@@ -151,16 +144,23 @@ class InstructionAnswers(TrainedModels, name="instruction_answers"):
                 f"the answers have judgments of {', '.join(sorted(judged.judges))}; give those of one judge"
             )
         for pair in self.claims:
-            table, claim = (_rated if rated else _compared)(pair, judged, self.seeds, questions)
-            if table is None:
+            than, better = labels[pair.than], labels[pair.better]
+            of: list[tuple[str, ...]] = list(zip(better, than, strict=True))
+            if rated:
+                of = [(own,) for own in (*than, *better)]
+            if not all(each in judged.values for each in of):
                 command = _how_to_judge(self.benchmark, files, pair, folder)
                 say(f"note: {pair.better} against {pair.than}: {command}")
                 outcome.claims.append(Claim.of(pair.text, undecided(command)))
                 continue
+            words = _judged_words(judged, of, self.seeds, questions)
+            if rated:
+                table, claim, plot = _rated(pair, judged, of, words, questions)
+                outcome.plots.append(plot)
+            else:
+                table, claim = _compared(pair, judged, of, words)
             outcome.tables.append(table)
             outcome.claims.append(claim.over_seeds(len(self.seeds)))
-            if rated:
-                outcome.plots.append(_figure(pair, judged, self.seeds, questions))
         return outcome
 
     def _checked(self) -> dict[int | str, Question]:
@@ -332,27 +332,32 @@ def mean(values: Values) -> Estimate | None:
     return estimate([np.array([[sum(turns) for turns in of_question.values()]])], weights)
 
 
-def _rated(claim: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> tuple[Table | None, Claim]:
-    models = [[(label(name, seed),) for seed in seeds] for name in (claim.than, claim.better)]
-    if not all(model in judged.values for of_seeds in models for model in of_seeds):
-        return None, Claim.of(claim.text, undecided("no judgments"))
-    than, better = [[judged.values[model] for model in of_seeds] for of_seeds in models]
-    words = _judged_words(judged, [*models[0], *models[1]], seeds, questions)
+def _rated(
+    claim: Better, judged: Judged, of: list[tuple[str, ...]], words: str, questions: Questions
+) -> tuple[Table, Claim, Plot]:
+    """Ratings of two models by category; ``of``: the seeds of the one that the claim compares to, then the better one's."""
+    values = [judged.values[each] for each in of]
+    than, better = values[: len(of) // 2], values[len(of) // 2 :]
     parts = [by_category(of_seeds, questions) for of_seeds in (than, better)]
-    rows = [[category, *(values.get(category) for values in parts)] for category in parts[0] | parts[1]]
-    title = f"Ratings by {judged.judges.copy().pop()}, from 1 to 10, {words}"
+    rows = [[category, *(ratings.get(category) for ratings in parts)] for category in parts[0] | parts[1]]
+    title = f"Ratings by {next(iter(judged.judges))}, from 1 to 10, {words}"
     table = table_of(title, ["category", (claim.than, ".2f"), (claim.better, ".2f")], rows)
+    series = {
+        name: points({category: rating for category, rating in ratings.items() if category != "all"})
+        for name, ratings in zip((claim.than, claim.better), parts, strict=True)
+    }
+    plot = Plot(f"MT-Bench by category: {claim.better} and {claim.than}", "category", "rating", series, kind="bars")
     differences = [
         mean({key: ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys(), key=str)})
         for ours, theirs in zip(better, than, strict=True)
     ]
     difference = mean_over_seeds(differences)
     if difference is None:
-        return table, Claim.of(claim.text, undecided("no answer of both was rated"), words)
+        return table, Claim.of(claim.text, undecided("no answer of both was rated"), words), plot
     verdict = above(difference)
     if any(each is not None and each.has_interval and each.low == each.high for each in differences):
         verdict = undecided("all questions agree, so the uncertainty of the mean is unknown")
-    return table, claim.decided(verdict, f": {difference:+.2f}; {words}")
+    return table, claim.decided(verdict, f": {difference:+.2f}; {words}"), plot
 
 
 def by_category(of_seeds: Sequence[Values], questions: Questions) -> dict[str, Estimate | None]:
@@ -367,24 +372,17 @@ def by_category(of_seeds: Sequence[Values], questions: Questions) -> dict[str, E
     }
 
 
-def _compared(claim: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> tuple[Table | None, Claim]:
-    pairs = [(label(claim.better, seed), label(claim.than, seed)) for seed in seeds]
-    if not all(pair in judged.values for pair in pairs):
-        return None, Claim.of(claim.text, undecided("no judgments"))
-    words = _judged_words(judged, pairs, seeds, questions)
-    shares = [share for pair in pairs for share in judged.values[pair].values()]
-    rate = mean_over_seeds([win_rate(judged.values[pair]) for pair in pairs])
+def _compared(claim: Better, judged: Judged, of: list[tuple[str, ...]], words: str) -> tuple[Table, Claim]:
+    shares = [share for pair in of for share in judged.values[pair].values()]
+    rate = mean_over_seeds([win_rate(judged.values[pair]) for pair in of])
     assert rate is not None
-    columns: list[str | tuple[str, str]] = ["model", ("win rate %", ".2f")]
-    columns += [(name, ",") for name in ("wins", "ties", "losses")]
+    columns: list[Any] = ["model", ("win rate %", ".2f"), ("wins", ","), ("ties", ","), ("losses", ",")]
     counts = [sum(share > 0.5 for share in shares), shares.count(0.5), sum(share < 0.5 for share in shares)]
     row = [claim.better, rate.scaled(100), *counts]
-    if all(pair in judged.controlled for pair in pairs):
-        columns, row = (
-            [*columns, ("LC win rate %", ".2f")],
-            [*row, np.mean([judged.controlled[pair] for pair in pairs])],
-        )
-    table = table_of(f"Against {claim.than}, preferences by {judged.judges.copy().pop()}; {words}", columns, [row])
+    if all(pair in judged.controlled for pair in of):
+        columns.append(("LC win rate %", ".2f"))
+        row.append(np.mean([judged.controlled[pair] for pair in of]))
+    table = table_of(f"Against {claim.than}, preferences by {next(iter(judged.judges))}; {words}", columns, [row])
     return table, Claim.of(claim.text, above(rate, 0.5), f"win rate {rate.scaled(100):.2f}%; {words}")
 
 
@@ -403,12 +401,3 @@ def _judged_words(judged: Judged, of: Sequence[tuple[str, ...]], seeds: Sequence
     words = f"{len(questions):,} questions, {seeds_behind(len(seeds))}, 95% intervals"
     words += f"; {without:,} judgments without a verdict" if without else ""
     return words + (f"; {missing:,} judgments are missing" if missing > 0 else "")
-
-
-def _figure(pair: Better, judged: Judged, seeds: Sequence[int], questions: Questions) -> Plot:
-    """Ratings of two models by category."""
-    series = {}
-    for name in (pair.than, pair.better):
-        ratings = by_category([judged.values[label(name, seed),] for seed in seeds], questions)
-        series[name] = points({category: rating for category, rating in ratings.items() if category != "all"})
-    return Plot(f"MT-Bench by category: {pair.better} and {pair.than}", "category", "rating", series, kind="bars")

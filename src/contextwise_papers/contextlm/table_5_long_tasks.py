@@ -1,10 +1,8 @@
 """Trained models on long tasks, read beyond their trained context with dynamic NTK (ContextLM, Section 4.1, Table 5).
 
-Every model answers the same questions of lm-evaluation-harness. Scores are averaged over seeds at each question, over the
-questions of a task, over the tasks of a group and over the groups, as LongBench does. Intervals of differences are over
-documents and seeds, and paired: the scores of all models for a document stay together (:mod:`contextwise_evals.levels`).
-
-Legend of shapes: Q questions, M models.
+Scores are averaged over seeds at each question, over the questions of a task, over the tasks of a group and over the groups, as
+LongBench does. Intervals of differences are over documents and seeds, and paired: the scores of all models for a document stay
+together (:mod:`contextwise_evals.levels`).
 """
 
 import hashlib

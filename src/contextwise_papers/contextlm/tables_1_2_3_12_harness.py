@@ -1,12 +1,8 @@
 """Trained models on the texts and tasks of lm-evaluation-harness (ContextLM, Tables 1, 2, 3, 6, 9, 11 and 12).
 
-Perplexities: the corpus's own is per token of its held-out documents, WikiText's per word and LAMBADA's per last word, as the
-harness defines them. The average is the plain mean of all four, as in the document: LAMBADA's, the largest by far, decides it.
-
-Accuracies: the average is the plain mean of the tasks' accuracies, and its standard error over questions comes from theirs. The
-error of a difference is that of the differences at each question, which both models answered. With several seeds the t-interval
-over seeds is added in quadrature. A claim is undecided where neither model's average
-is significantly above chance: their difference is then one between guesses.
+The average perplexity is the plain mean of the corpus's per token, WikiText's per word and LAMBADA's per last word, as in the
+document; LAMBADA's, the largest by far, decides it. The average accuracy is the plain mean over tasks; a claim about it is
+undecided where neither model is significantly above chance: their difference is then one between guesses.
 """
 
 import math
@@ -106,12 +102,9 @@ def _perplexity_table(perplexities: dict[str, dict[str, float]]) -> Table:
 
 @dataclass(frozen=True)
 class Average:
-    """A model's mean accuracy over tasks.
+    """A model's mean accuracy over tasks, (S,), and its standard error over questions, if the harness gives one.
 
-    Attributes:
-        per_seed: (S,).
-        error: standard error over questions; None where the harness gives none.
-        right: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
+    ``right``: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
     """
 
     per_seed: np.ndarray

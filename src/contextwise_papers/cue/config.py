@@ -1,8 +1,4 @@
-"""Configurations of a CUE model and of its parts: a language model of sentences given their contexts.
-
-Shapes: C, channels of the frozen text encoder; D, width of the decoder; W, width of e_cue, the vector of all contexts;
-P, width of a proxy's code; V, tokens of the vocabulary.
-"""
+"""Configurations of a CUE model and of its parts: a language model of sentences given their contexts."""
 
 from typing import Any
 
@@ -23,18 +19,11 @@ class CuePartConfig(OwnConfig):
 
 
 class CueContextConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.parts.CueContextEncoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueContextEncoder`, from C to W channels.
 
-    Args:
-        text_width, width: C and W.
-        layers: blocks over the set; with 0 the plain mean (CUE, Table 4, "no context transformer"). The paper does not give
-            the number; 2 match its 6.6M parameters approximately (Table 1).
-        heads: of each block; the paper does not give the number, 4 is that of its other modules.
-        feed_forward: by default 4 W.
-        text_encoder: the encoder of the context vectors (``name``, ``digest``, ``pooling``, ``max_tokens``); one trained
-            as a part of this model has its configuration as ``model``.
-        contexts: the contexts of its training (``columns``, ``previous_sentence``).
-        context_dropout: probability of leaving out each context in training.
+    The paper does not give the number of blocks; 2 match its 6.6M parameters approximately (Table 1). With 0 e_cue is the plain
+    mean (Table 4, "no context transformer"). 4 heads are those of its other modules. ``text_encoder`` describes the encoder of
+    the context vectors (:meth:`.TextEncoder.about`), ``contexts`` those of the training (:class:`.ContextSettings`).
     """
 
     model_type = "cue_context_encoder"
@@ -68,17 +57,11 @@ class CueContextConfig(CuePartConfig):
 
 
 class CueDecoderConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.parts.CueDecoder`.
+    """Configuration of :class:`~contextwise_papers.cue.parts.CueDecoder`; six layers and four heads in CUE, Section 3.3.
 
-    Args:
-        input_width: channels of the sentence encoder's states.
-        width: D; ignored by the form ``concatenate``, whose width is ``input_width + cue_width``.
-        layers, heads: six layers, 4 heads in CUE, Section 3.3.
-        max_positions: the longest sentence in tokens; the Transformer learns one embedding per position.
-        form: ``transformer``, or ``concatenate``: no Transformer; the vocabulary head reads each state concatenated with
-            e_cue (Table 4, "no decoder transformer").
-        sentence_inputs: if False, one learned vector replaces all states and their positions, so that predictions depend only
-            on the contexts, and are the same at each step (Table 4, "no sentence inputs").
+    The form ``concatenate`` has no Transformer, and ignores ``width``: the vocabulary head reads each state concatenated with
+    e_cue (Table 4, "no decoder transformer"). Without ``sentence_inputs`` one learned vector replaces all states and their
+    positions, so that predictions depend only on the contexts, and are the same at each step ("no sentence inputs").
     """
 
     model_type = "cue_decoder"
@@ -122,9 +105,7 @@ class CueDecoderConfig(CuePartConfig):
 class UnigramConfig(CuePartConfig):
     """Configuration of :class:`~contextwise_papers.cue.parts.UnigramAutoencoder` (CUE, Section 4.2.1).
 
-    Args:
-        widths: of the hidden layers from input to code, V x 128 x 16 x 128 x V in the paper.
-        eos_token_id: end-of-text, which is not a word and is not counted in bags; None if there is no such token.
+    ``widths`` are those of the hidden layers from input to code. ``eos_token_id`` is not a word, and is not counted in bags.
     """
 
     model_type = "unigram_autoencoder"
@@ -154,11 +135,7 @@ class UnigramConfig(CuePartConfig):
 
 
 class ProxyConfig(CuePartConfig):
-    """Configuration of :class:`~contextwise_papers.cue.parts.ProxyEncoder` (CUE, Section 4.2.2).
-
-    Args:
-        noise: sigma of Eq. 7, the standard deviation of the noise in each channel of the code.
-    """
+    """Configuration of :class:`~contextwise_papers.cue.parts.ProxyEncoder` (CUE, Section 4.2.2); ``noise``: sigma of Eq. 7."""
 
     model_type = "cue_proxy"
     attribute_map = {"hidden_size": "width"}  # noqa: RUF012
@@ -187,9 +164,6 @@ class CueConfig(CuePartConfig):
         context_encoder: configuration of the context encoder; None for no context encoder (e_cue is zero unless given).
         decoder: configuration of the decoder; by default of the paper's size, for this sentence encoder.
         proxy: configuration of the proxy encoder, which replaces the context encoder for a corpus without contexts.
-
-    Raises:
-        ConfigError: the parts do not match each other, or a value is out of range.
     """
 
     model_type = "cue"

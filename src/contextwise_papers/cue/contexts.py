@@ -1,10 +1,6 @@
-"""The contexts that a trained CUE model is given: their names and texts, their text encoder, and their vectors in batches.
-
-Legend of shapes: S sentences, B of a batch; K contexts of a set; C channels of the text encoder; L tokens of a text.
-"""
+"""The contexts of sentences: their names and texts (CUE, Section 3.1), their text encoder, and their vectors in batches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +14,16 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.input_files import json_object, readable, unpacked
 from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
-from contextwise_papers.cue.english import as_english
+from contextwise_papers.cue.english import as_english, column_texts
 from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.settings import PREVIOUS, ContextSettings
+from contextwise_papers.objectives.text import SentenceIndex
 
 Texts = Sequence[str | None]
 """The texts of one sentence's contexts, one for each type; None where a context is missing."""
 Further = Callable[[np.ndarray], dict[str, torch.Tensor]]
 """Maps the numbers of a batch's sentences (B,) to the further inputs of a CUE model."""
 SET = 'one object of contexts, {"title": ...}'
-_AT_ONCE = 8192
-"""Sentences whose contexts are looked up together."""
 
 
 def trained_types(config: PreTrainedConfig) -> list[str]:
@@ -47,11 +42,17 @@ def settings_of(types: Sequence[str]) -> ContextSettings:
     return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
 
 
-def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
-    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
+def encoder_config(model: PreTrainedModel, source: str) -> CueContextConfig:
+    """The configuration of a model's context encoder; a CheckpointError if it has none."""
     config = _context_config(model.config)
     if config is None:
         raise CheckpointError(f"{source} has no context encoder, so it takes no contexts")
+    return config
+
+
+def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
+    """The encoder of the vectors that a context encoder was trained on, or which is a part of it, on the model's device."""
+    config = encoder_config(model, source)
     name, pooling, tokens = (config.text_encoder[key] for key in ("name", "pooling", "max_tokens"))
     part: Any = model if isinstance(model, CueContextEncoder) else model.context_encoder
     encoder = TextEncoder.open(name, pooling, max_tokens=tokens, device=model.device, model=part.text_model)
@@ -59,49 +60,74 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
     return encoder
 
 
-def stored(encoder: TextEncoder, corpus: Corpus, texts: Sequence[str]) -> EncodedTexts:
-    """The cache of a corpus, with the vectors of the texts."""
-    encoded = EncodedTexts(encoder, Path(corpus.path) / "encoded")
-    encoded.rows(texts)
-    return encoded
+class ContextTexts:
+    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
+
+    def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
+        self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
+        self._columns = [column_texts(corpus, name) for name in settings.columns]
+        self._tokenizer: Any = sentences.vocabulary.tokenizer
+        counts = np.diff(sentences.starts)
+        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
+        if not filled and not (settings.previous_sentence and (counts > 1).any()):
+            raise DataError(
+                f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
+                f"{', '.join(self.types)}; all are missing: name other columns"
+            )
+
+    @property
+    def types(self) -> list[str]:
+        """Names of the contexts, in the order of :meth:`of`."""
+        return self.settings.types
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def of(self, number: int) -> list[str | None]:
+        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
+        document, sentence = self.sentences.place(number)
+        texts = [column[document] for column in self._columns]
+        if self.settings.previous_sentence:
+            before = ""
+            if sentence > 0:
+                ids = self.sentences.read(document, sentence - 1, sentence)
+                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            texts.append(" ".join(before.split()) or None)  # on one line
+        return texts
+
+    def missing(self) -> dict[str, float]:
+        """The share of sentences that lack each context, by its name."""
+        counts = np.diff(self.sentences.starts)
+        total = max(1, len(self))
+        shares = {
+            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
+            for name, texts in zip(self.settings.columns, self._columns, strict=True)
+        }
+        if self.settings.previous_sentence:
+            shares[self.types[-1]] = int((counts > 0).sum()) / total
+        return shares
 
 
 class ContextSets:
     """The encoded contexts of many sentences: their vectors, or tokens for a text encoder that a run trains.
 
-    A pickled copy opens the same files.
-
-    Args:
-        texts_of: gives the texts of a sentence's contexts.
-        numbers: of the sentences to read, (S,); the contexts of others are not encoded.
-        encode: encodes all different texts.
-
-    Attributes:
-        texts: number of different texts.
-        truncated: number of those that were longer than the encoder's limit.
+    Only the sentences ``numbers`` (S,) are read, whose different ``texts`` are counted, and those that were longer than the
+    encoder's limit (``truncated``). A pickled copy opens the same files.
     """
 
     def __init__(
-        self,
-        texts_of: Callable[[int], Texts],
-        numbers: np.ndarray,
-        encode: Callable[[list[str]], EncodedTexts | TextTable],
+        self, texts_of: Callable[[int], Texts], numbers: np.ndarray, encoded: EncodedTexts | TextTable
     ) -> None:
-        every = (text for number in numbers.tolist() for text in texts_of(number))
-        encoded = encode(list(dict.fromkeys(text for text in every if text is not None)))
+        index: dict[str, int] = {}
+        own_SK = np.full((len(numbers), len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
+        for row, number in enumerate(numbers.tolist()):
+            own_SK[row] = [-1 if text is None else index.setdefault(text, len(index)) for text in texts_of(number)]
+        rows = encoded.rows(list(index))
         # The row in the table of each context's vector; -1 for a missing context
-        self._rows_SK = np.full((int(numbers.max()) + 1, len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
-        for start in range(0, len(numbers), _AT_ONCE):
-            block = numbers[start : start + _AT_ONCE]
-            texts_BK = [texts_of(number) for number in block.tolist()]
-            present_BK = np.array([[text is not None for text in row] for row in texts_BK])
-            rows_BK = np.full(present_BK.shape, -1)
-            rows_BK[present_BK] = encoded.rows([text for row in texts_BK for text in row if text is not None])
-            self._rows_SK[block] = rows_BK
+        self._rows_SK = np.full((int(numbers.max()) + 1, own_SK.shape[1]), -1, dtype=np.int32)
+        self._rows_SK[numbers] = np.append(rows, -1)[own_SK]
         self._table = encoded.table  # without the index of texts
-        used = np.unique(self._rows_SK)
-        used = used[used >= 0]
-        self.texts, self.truncated = len(used), encoded.truncated(used)
+        self.texts, self.truncated = len(index), encoded.truncated(rows)
 
     def batch(self, numbers: np.ndarray | int) -> dict[str, torch.Tensor]:
         """``contexts`` (B, K, C), zeros for missing ones, and ``context_mask`` (B, K), False for missing ones.
@@ -132,14 +158,17 @@ class ContextSets:
         return batch
 
 
-def encoded_sets(model: PreTrainedModel, source: str, sets: Sequence[Texts]) -> ContextSets:
-    """The contexts of sentences of no corpus, encoded in memory; a note says how many texts were truncated."""
+def encoded_sets(
+    model: PreTrainedModel, source: str, sets: Sequence[Texts], corpus: Corpus | None = None
+) -> ContextSets:
+    """The contexts of sentences: of a corpus from its cache, of others in memory, with a note of how many were truncated."""
     encoder = open_text_encoder(model, source)
-    encoded = ContextSets(sets.__getitem__, np.arange(len(sets)), partial(TextTable, encoder))
-    if cut := encoded.truncated:
+    encoded = TextTable(encoder) if corpus is None else EncodedTexts(encoder, Path(corpus.path) / "encoded")
+    result = ContextSets(sets.__getitem__, np.arange(len(sets)), encoded)
+    if corpus is None and (cut := result.truncated):
         texts = "context text was" if cut == 1 else "context texts were"
         say(f"note: {cut:,} {texts} longer than {encoder.max_tokens} tokens, and truncated")
-    return encoded
+    return result
 
 
 def contexts_for(model: PreTrainedModel, source: str, file: Path) -> dict[str, torch.Tensor]:

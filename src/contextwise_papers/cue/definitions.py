@@ -37,9 +37,6 @@ def definitions(source: str) -> list[Definition]:
     """The top-level classes and functions of a module, with their decorators and without their docstrings.
 
     Left out: texts below 256 characters, and definitions whose docstring shares a line with code.
-
-    Raises:
-        SyntaxError: the source is not Python.
     """
     # Not str.splitlines, which also ends a line where Python does not, such as at a form feed.
     lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")

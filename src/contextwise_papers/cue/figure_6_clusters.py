@@ -1,14 +1,8 @@
 """Clusters of context embeddings, and the similarity of article texts within them (CUE, Section 7, Figure 6).
 
-1. e_cue of each held-out article's first sentence, which has no previous sentence: only metadata go into it.
-2. k-means over these vectors, and t-SNE to draw them in the plane.
-3. The most salient words of each cluster by TF-IDF, each cluster a document: of its contexts, and of its articles' texts, which
-   the clusters were made without.
-4. Beyond the figure, a number: the mean cosine of the TF-IDF vectors of articles' texts within clusters and between them, and a
-   permutation test, in which the articles change their clusters at random. The same for clusters of the mean of the frozen text
-   encoder's vectors, which shows what comes from there and not from the training.
-
-Legend of shapes: A articles, W channels of e_cue, C of the frozen text encoder, F words.
+e_cue is that of each article's first sentence, which has no previous sentence: only metadata go into it. Beyond the figure, a
+number: the mean cosine of the TF-IDF vectors of articles' texts within clusters and between them, and a permutation test. The
+same for clusters of the mean of the text encoder's vectors, which shows what does not come from the training. F: words.
 """
 
 import importlib.util

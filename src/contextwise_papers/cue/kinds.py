@@ -10,18 +10,7 @@ from contextwise.base.files import without_folders
 from contextwise.models.sizes import OUR_SIZES
 from contextwise.training.kinds import NewModel
 from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
-from contextwise_papers.cue.settings import (
-    TRAINED,
-    AdaptStage,
-    AnyStage,
-    ContextSettings,
-    JointStage,
-    ProxyStage,
-    Stage,
-    SwapStage,
-)
-
-CUE_STARTS = ("start", "sentence_encoder", "autoencoder", "text_encoder")
+from contextwise_papers.cue.settings import TRAINED, AnyStage, ContextSettings, JointStage, ProxyStage, Stage, Started
 
 
 class CueModel(ModelSettings):
@@ -35,10 +24,9 @@ class CueModel(ModelSettings):
 
     @property
     def starts(self) -> dict[str, str]:  # type: ignore[override]
-        named = {name: getattr(self.cue, name, None) for name in CUE_STARTS}
-        return {
-            f"model.cue.{name}": value for name, value in named.items() if value and not value.startswith("trained:")
-        }
+        names = ("start", "sentence_encoder", "autoencoder", "text_encoder")
+        named = {f"model.cue.{name}": getattr(self.cue, name, None) for name in names}
+        return {name: value for name, value in named.items() if value and not value.startswith("trained:")}
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:
@@ -50,12 +38,12 @@ class CueModel(ModelSettings):
 
     def sources(self, recipe: Any, known: Container[str]) -> dict[str, str]:
         from contextwise_papers.cue.encoding import TextSource
-        from contextwise_papers.cue.stages import keeps_context_encoder, text_choice
+        from contextwise_papers.cue.stages import text_choice
 
         sources = super().sources(recipe, known)
         # A text encoder may be the default's or that of the starting run; one of random weights has a vocabulary.
         name = "model.cue.text_encoder"
-        of_start = keeps_context_encoder(self.cue) and "model.cue.start" in known and name not in sources
+        of_start = isinstance(self.cue, Started) and "model.cue.start" in known and name not in sources
         if recipe.data.contexts is not None and name not in known and not of_start:
             sources[name] = TextSource.parse(text_choice(recipe)["name"]).folder
         return sources
@@ -73,9 +61,10 @@ class CueModel(ModelSettings):
             return cue_config(recipe, None, configs)
         about = text_choice(recipe, configs)
         encoder = text_config(about["name"])
+        about["width"] = encoder.get_text_config().hidden_size
         if TextSource.parse(about["name"]).trained:
             about["model"] = encoder.to_diff_dict()
-        return cue_config(recipe, (encoder.get_text_config().hidden_size, about), configs)
+        return cue_config(recipe, about, configs)
 
     def freeze(self, model: Any) -> None:
         from contextwise_papers.cue.stages import freeze
@@ -170,7 +159,7 @@ def _problems_of_stage(stage: Stage, contexts: ContextSettings | None) -> Iterat
     if isinstance(stage, ProxyStage) and contexts is not None:
         why = "is given, but stage proxy trains the decoder without contexts"
         yield Problem(why, "data.contexts", fix="remove it")
-    if isinstance(stage, AdaptStage | SwapStage) and contexts is None:
+    if isinstance(stage, Started) and contexts is None:
         why = f"is missing: stage {stage.stage} needs columns, or previous_sentence: true"
         yield Problem(why, "data.contexts")
     encoder = getattr(stage, "text_encoder", None)

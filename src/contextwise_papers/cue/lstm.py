@@ -1,7 +1,4 @@
-"""An LSTM language model: the alternative sentence encoder of CUE, Section 6.4 (4 layers of width 512).
-
-Shapes: B rows, T positions, D channels, L layers.
-"""
+"""An LSTM language model: the alternative sentence encoder of CUE, Section 6.4. Shapes: L layers of D channels."""
 
 from typing import Any
 
@@ -96,6 +93,14 @@ class _LSTM(nn.LSTM):
         return super().forward(*arguments)
 
 
+def restart(position_ids: Any, real_BT: Tensor | None) -> bool:
+    """Whether positions (B, T) begin again among the real tokens of a row, as those of packed documents do."""
+    known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
+    known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
+    after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
+    return bool(((after_BT <= before_BT) & (after_BT > least)).any())
+
+
 class LSTMForCausalLM(CausalLanguageModel):
     """Embedding, ``torch.nn.LSTM``, vocabulary head."""
 
@@ -159,14 +164,11 @@ class LSTMForCausalLM(CausalLanguageModel):
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
         readable = real_BT is None or readable_without_sync(real_BT)
-        if readable and position_ids is not None and readable_without_sync(position_ids):
-            known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
-            known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
-            after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
-            if ((after_BT <= before_BT) & (after_BT > least)).any():
-                raise ConfigError(
-                    "an LSTM carries its state from one packed document into the next; put one document into each row"
-                )
+        known = readable and position_ids is not None and readable_without_sync(position_ids)
+        if known and restart(position_ids, real_BT):
+            raise ConfigError(
+                "an LSTM carries its state from one packed document into the next; put one document into each row"
+            )
         if real_BT is None or (readable and bool(real_BT.all())):
             h_BTD, state = self.lstm(embeds_BTD, before)
         elif readable:

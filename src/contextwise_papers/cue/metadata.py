@@ -1,34 +1,24 @@
 """Metadata of whole documents in training: before the text as a condition, or after it as something to predict.
 
-1. ``prepend`` (MeCo, metadata conditioning then cooldown; Gao et al. 2025, arXiv 2501.01956): the metadata stands before the
-   text and has no loss. As in the authors' data code (``pack_complete``), every window begins with a document, attention and
-   positions stay inside documents, and the rest of the document that the end of a window cuts is left out. So all text that
-   is read is predicted with its document's metadata in view. The last share of the run (``cooldown``) has the same layout
-   without metadata, so that the model does not need it.
-2. ``append`` (arXiv 2511.21613): the metadata stands behind the text, and is predicted like it. Windows are cut over these
-   documents as over any others, so that no text is lost. By default there is no cooldown, because no text depends on the
-   metadata.
-
-In each epoch a share of the documents has metadata. It is text in lines ``name: value``, with an empty line between it and the
-document; dates and lists are written as CUE's contexts are (:func:`~contextwise_papers.cue.english.as_english`). A document
-without any of the columns has none.
+``prepend`` is MeCo, metadata conditioning then cooldown (Gao et al. 2025, arXiv 2501.01956), with the windows of the authors'
+data code (``pack_complete``); ``append`` is that of arXiv 2511.21613. Both: docs/papers/cue.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from contextwise.base.errors import Problem
 from contextwise.base.progress import say
 from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import Addition, DataSection, HeldOut
-from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, DocumentsWithMetadata, MetadataTexts, check_columns
+from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, Columns, DocumentsWithMetadata, MetadataTexts
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +31,7 @@ class MetadataSettings(DataSection):
 
     about: ClassVar[str] = "metadata of each document in its windows, for the objective causal"
 
-    columns: list[str] = Field(
+    columns: Columns = Field(
         min_length=1, description="metadata columns; 'meta.title' is the field title of the column meta"
     )
     form: Literal["prepend", "append"] = Field(
@@ -61,12 +51,6 @@ class MetadataSettings(DataSection):
     def _appended_needs_no_cooldown(cls, values: Any) -> Any:
         appended = isinstance(values, dict) and values.get("form") == "append"
         return {"cooldown": 0.0} | values if appended else values
-
-    @field_validator("columns")
-    @classmethod
-    def _different(cls, columns: list[str]) -> list[str]:
-        check_columns(columns)
-        return columns
 
     @property
     def read(self) -> list[str]:  # type: ignore[override]
@@ -99,32 +83,8 @@ class MetadataSettings(DataSection):
         return MetadataExamples(corpus, recipe.cut, vocabulary, texts, self.share, recipe.seed)
 
 
-@dataclass(frozen=True)
-class Conditioning:
-    """How much of the text is read with metadata before it.
-
-    Attributes:
-        conditioned_share: share of the text targets of an epoch's windows that see their document's metadata.
-        text_share: share of the corpus's text targets that these windows have.
-    """
-
-    conditioned_share: float
-    text_share: float
-
-    def sentence(self) -> str:
-        """What a reader of a plan is told."""
-        return (
-            f"{self.conditioned_share:.1%} of the text's targets see their document's metadata before the cooldown; "
-            f"{self.text_share:.1%} of the text is read in an epoch"
-        )
-
-
 class MetadataExamples(RewrittenExamples):
-    """Windows over the documents of an epoch, a share of them with metadata.
-
-    Args:
-        share: of the documents with metadata, drawn in each epoch; 0 gives the windows without metadata.
-    """
+    """Windows over the documents of an epoch, a share of them with metadata, drawn in each epoch."""
 
     def __init__(
         self, corpus: Corpus, cut: Cut, vocabulary: Vocabulary, texts: MetadataTexts, share: float, seed: int
@@ -156,36 +116,24 @@ class MetadataExamples(RewrittenExamples):
         given = documents.metadata[document]
         return (inside >= 0) & (inside < given), given
 
-    def conditioning(self, indices: np.ndarray | None = None) -> Conditioning:
-        """How much text the first epoch reads with metadata before it; of some windows only, where ``indices`` are given."""
+    def text_share(self) -> float:
+        """Share of the corpus's text targets that the windows of the first epoch have."""
         windows = self.windows(0)
-        metadata = self.texts.lengths
         documents: Any = windows.corpus
         # The text targets of a document are its tokens and the end-of-text behind it.
         ends = windows.starts[1:] + windows.separators
         begins = windows.starts[:-1] + windows.separators + documents.metadata[:-1]
-        starts = windows.starts_of(np.arange(len(windows)) if indices is None else indices) + 1
+        starts = windows.starts_of(np.arange(len(windows))) + 1
         borders = np.stack([begins, ends], axis=1).ravel()
-
-        def count(chosen: np.ndarray) -> float:
-            targets = np.stack([np.zeros_like(begins), (ends - begins) * chosen], axis=1).ravel().cumsum()
-            return float(
-                sum(np.interp(starts + windows.context, borders, targets) - np.interp(starts, borders, targets))
-            )
-
-        read = count(np.ones(len(metadata), dtype=np.int64))
-        with_metadata = count((documents.metadata[:-1] > 0).astype(np.int64))
-        return Conditioning(with_metadata / read, read / float((ends - begins).sum()))
+        targets = np.stack([np.zeros_like(begins), ends - begins], axis=1).ravel().cumsum()
+        read = np.interp(starts + windows.context, borders, targets) - np.interp(starts, borders, targets)
+        return float(read.sum() / (ends - begins).sum())
 
 
 class MetadataStream:
-    """The examples of a run with metadata: windows with metadata up to the cooldown, then those of a run without.
+    """The examples of a run with metadata: windows with metadata up to the item ``cooldown``, then those of a run without.
 
     Both are read independently: item k of the cooldown is item k of a run without metadata and the same cut.
-
-    Args:
-        plain: the run without metadata, whose length it has.
-        cooldown: the first item without metadata.
     """
 
     def __init__(self, plain: Stream, examples: MetadataExamples, cooldown: int) -> None:
@@ -212,24 +160,15 @@ class HeldOutWindows:
     """Windows of documents with metadata before the text, for validation: with the metadata, or the same text without it.
 
     With it, the text of documents that have metadata is predicted. Without it, the text of all documents is, and the window is
-    filled up at its end.
-
-    Args:
-        stream: of :class:`MetadataExamples` with a share of 1, over its first epoch at most.
-        given: whether the metadata is in the windows.
+    filled up at its end. ``stream`` has a share of 1, over its first epoch at most.
     """
 
     def __init__(self, stream: ExampleStream, given: bool) -> None:
-        assert isinstance(stream.examples, MetadataExamples)
-        self.stream, self.examples, self.given = stream, stream.examples, given
+        self.stream, self.given = stream, given
+        self.examples: Any = stream.examples
 
     def __len__(self) -> int:
         return len(self.stream)
-
-    @property
-    def indices(self) -> np.ndarray:
-        """Numbers of the windows in the epoch, (windows,)."""
-        return np.array([self.stream.place(number)[1] for number in range(len(self))])
 
     def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
         import torch
@@ -266,7 +205,6 @@ class ConditionedTexts(Addition):
         self.settings, self.recipe, self.vocabulary = settings, recipe, vocabulary
         self.examples = settings.examples(recipe, corpus, vocabulary)
         self.examples.texts.check_any()
-        self.conditioning = self.examples.conditioning() if settings.form == "prepend" else None
 
     def stream(self, stream: Any) -> MetadataStream:
         others = sum(section.others for section in self.recipe.data.sections.values())
@@ -275,7 +213,7 @@ class ConditionedTexts(Addition):
 
     def held_out(self, sets: dict[str, HeldOut]) -> None:
         """With the metadata before the text: ``loss`` and ``metadata_loss``, of the same text without and with it."""
-        if self.conditioning is None:
+        if self.settings.form == "append":
             return
         from contextwise.training.inputs import VALIDATION_SEED
 
@@ -286,7 +224,7 @@ class ConditionedTexts(Addition):
         stream = ExampleStream(examples, VALIDATION_SEED, min(count, examples.count(0)))
         sets["loss"] = HeldOut(plain.corpus, HeldOutWindows(stream, given=False))
         given = HeldOutWindows(stream, given=True)
-        if examples.conditioning(given.indices).conditioned_share:
+        if any((given[number]["labels"] != NO_LOSS).any() for number in range(len(given))):
             sets["metadata_loss"] = HeldOut(plain.corpus, given)
         else:
             where = f"no document of its windows of {plain.corpus.path} has metadata"
@@ -294,9 +232,5 @@ class ConditionedTexts(Addition):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        shares = {} if self.conditioning is None else vars(self.conditioning)
-        return {"metadata_cut": self.examples.texts.cut, **shares}
-
-    @property
-    def note(self) -> str:
-        return "" if self.conditioning is None else self.conditioning.sentence()
+        cut = {"metadata_cut": self.examples.texts.cut}
+        return cut if self.settings.form == "append" else cut | {"text_share": self.examples.text_share()}

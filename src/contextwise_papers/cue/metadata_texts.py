@@ -1,8 +1,9 @@
 """Documents with their metadata as token ids: lines ``name: value`` before or behind the text, with an empty line between."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
@@ -18,7 +19,7 @@ _GROUP = 1000
 """Documents whose metadata is tokenized in one call."""
 
 
-def check_columns(columns: list[str]) -> None:
+def _checked(columns: list[str]) -> list[str]:
     """Raise ValueError if a column is named twice, or gives the text itself away."""
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if twice:
@@ -27,23 +28,17 @@ def check_columns(columns: list[str]) -> None:
         raise ValueError(
             "'document_hash' is computed from the document's own text, which its metadata must not contain; take it out"
         )
+    return columns
+
+
+Columns = Annotated[list[str], AfterValidator(_checked)]
+"""Names of metadata columns, as a setting."""
 
 
 class MetadataTexts:
-    """The metadata of the documents of a corpus as token ids.
+    """The metadata of the documents of a corpus, or of its first ``limit``, as token ids; ``lengths`` are 0 without any.
 
-    Longer metadata than ``most`` tokens loses the end of its lines, not the empty line; a note names the number of documents.
-
-    Args:
-        limit: only the first so many documents.
-
-    Attributes:
-        lengths: int64, (documents,), tokens of each document's metadata; 0 without any.
-        cut: number of documents whose metadata is cut.
-
-    Raises:
-        ConfigError: the corpus has no tokenizer, or ``most`` has no room for a token beside the empty line.
-        DataError: a column does not exist, or holds objects.
+    Longer metadata than ``most`` tokens loses the end of its lines, not the empty line; ``cut`` counts these documents.
     """
 
     def __init__(
@@ -118,14 +113,9 @@ class MetadataTexts:
 
 
 class DocumentsWithMetadata:
-    """The documents of a corpus with the metadata of some, as :class:`~contextwise.data.windows.Windows` reads a corpus.
+    """The documents of a corpus with the metadata of the ``chosen``, as :class:`~contextwise.data.windows.Windows` reads them.
 
-    Args:
-        chosen: bool, (documents,), those with metadata; as many documents as ``texts`` has.
-
-    Attributes:
-        metadata: int64, (documents + 1,), tokens of each document's metadata; 0 for the end of the stream.
-        lengths: int64, (documents,), tokens of each document with its metadata.
+    ``metadata``: (documents + 1,) tokens of each document's metadata; 0 for the end of the stream.
     """
 
     def __init__(self, corpus: "Corpus", texts: MetadataTexts, chosen: np.ndarray) -> None:

@@ -1,8 +1,4 @@
-"""The trained parts of a CUE model: context encoder (Section 3.1), decoder (Section 3.3), and proxies (Section 4.2).
-
-Shapes: B sentences, T positions, K contexts of a set, C channels of the frozen text encoder, S channels of the sentence
-encoder's states, D width of the decoder, W channels of e_cue, P channels of a proxy's code, V tokens of the vocabulary.
-"""
+"""The trained parts of a CUE model: context encoder (Section 3.1), decoder (Section 3.3), and proxies (Section 4.2)."""
 
 from itertools import pairwise
 from typing import Any
@@ -67,15 +63,9 @@ class CueContextEncoder(PreTrainedModel):
             super()._init_weights(module)
 
     def forward(self, contexts: Tensor, context_mask: Tensor | None = None, **_: Any) -> Tensor:
-        """e_cue of each sentence, (B, W).
+        """e_cue of each sentence, (B, W), of the text encoder's vectors (B, K, C), and a mask (B, K), False for missing ones.
 
-        Args:
-            contexts: (B, K, C) vectors of the text encoder; the values of missing contexts are ignored. For a ``text_model``
-                also (B, K, L) whole numbers: their tokens, padded on the right with -100.
-            context_mask: (B, K) booleans, True for contexts and False for missing ones; by default all True.
-
-        Raises:
-            ConfigError: the vectors do not have the configured width, or the shape of the mask does not match.
+        For a ``text_model`` the contexts may also be tokens (B, K, L), padded on the right with -100.
         """
         mask_BK = self._mask(contexts, context_mask)
         if self.training and self.config.context_dropout:
@@ -161,9 +151,6 @@ class CueDecoder(PreTrainedModel):
     token: the states are the "shifted outputs" of Section 3.3. The blocks are stock GPT-2 blocks with cross-attention. As
     e_cue is one vector, its attention weight is always 1: cross-attention adds the same linear map of e_cue at each
     position of a block, and the query and key matrices keep their initial values.
-
-    Attributes:
-        lm_head: the vocabulary head, (V, D), not tied.
     """
 
     config: CueDecoderConfig
@@ -219,18 +206,9 @@ class CueDecoder(PreTrainedModel):
         position_ids: Tensor | None = None,
         **_: Any,
     ) -> Tensor:
-        """Compute the input of the vocabulary head, (B, T, D).
-
-        Args:
-            states: (B, T, S), the input of the sentence encoder's own vocabulary head.
-            cue: (B, W), e_cue of each sentence.
-            attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
-            position_ids: (B, T).
-        """
+        """Compute the input of the vocabulary head, (B, T, D), of states (B, T, S) and e_cue (B, W)."""
         states, cue = states.to(self.dtype), cue.to(self.dtype)
-        if (
-            not self.config.sentence_inputs
-        ):  # "a constant vector at each step" (Section 6.2): one step is computed for all
+        if not self.config.sentence_inputs:  # "a constant vector at each step" (Section 6.2): one is computed for all
             one = self._decoded(self.constant.to(states.dtype).expand(len(states), 1, -1), cue)
             return one.expand(-1, states.shape[1], -1)
         return self._decoded(states, cue, attention_mask, position_ids)
@@ -349,18 +327,13 @@ class ProxyEncoder(PreTrainedModel):
         return loaded
 
     def forward(self, labels: Tensor, noise: Tensor | None = None, **_: Any) -> Tensor:
-        """e_cue of each sentence, (B, W); arguments as for :meth:`proxies`."""
+        """e_cue of each sentence, (B, W)."""
         return self.project(self.proxies(labels, noise).to(self.project.weight.dtype))
 
     def proxies(self, labels: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Normalized noisy codes, (B, P).
+        """Normalized codes (B, P) of the tokens to predict (B, T), with noise (B, P), standard normal, where sigma is not 0.
 
-        Args:
-            labels: (B, T), the tokens to predict.
-            noise: (B, P) standard normal numbers, scaled by the configured sigma; not needed if sigma is 0.
-
-        Raises:
-            ConfigError: sigma is positive and no noise is given: a proxy would contain more information than in training.
+        Without it a proxy would contain more information than in training.
         """
         with torch.no_grad():
             code_BP = self.autoencoder.encode(self.autoencoder.bag(labels)).float()

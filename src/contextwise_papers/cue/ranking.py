@@ -1,9 +1,7 @@
 """Lists of candidates (n-best lists of a recogniser, of a translator) ranked by a sentence model, given their contexts.
 
-A candidate's score is log P(w1 ... wn end | contexts) in nats: of all its tokens and of the end-of-text that ends it, the
-negated sum of what :mod:`contextwise_papers.cue.scoring` gives for a sentence of these tokens. A text is tokenized
-unchanged: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with the space
-before it.
+A candidate's score is log P(w1 ... wn end | contexts) in nats, as :mod:`contextwise_papers.cue.scoring` has it. A text is
+tokenized unchanged: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a sentence out of running text begins with one.
 """
 
 from pathlib import Path

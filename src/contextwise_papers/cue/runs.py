@@ -2,13 +2,10 @@
 
 ``joint`` may be ``[joint, model.cue.sentence_encoder=@sentence LM]``: the template of that name, with settings as on the
 command line.
-
-Legend of shapes: N sentences, K contexts of a set.
 """
 
 import re
 from abc import abstractmethod
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +19,11 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
-from contextwise_papers.cue.contexts import ContextSets, Further, open_text_encoder, settings_of, stored, trained_types
+from contextwise_papers.claims import check_names
+from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config
 from contextwise_papers.cue.english import column_texts
 from contextwise_papers.cue.scoring import language_of
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
 
@@ -39,7 +37,7 @@ class CueRuns(ItemMeasure):
     corpus: str = Field(default="corpora/news", description="a prepared corpus with metadata columns")
     vocabulary: int = Field(default=8192, ge=2, description="size, for --dry-run before the corpus exists")
     split: str = "test"
-    templates: dict[str, dict[str, Any]]
+    templates: dict[str, dict[str, Any]] = Field(description="recipes, whose objective is `sentence` if they name none")
     runs: dict[str, list[str]]
     seeds: Seeds = Field(default=[0], min_length=1, description="seeds of the runs")
     columns: list[str] | None = Field(
@@ -63,12 +61,8 @@ class CueRuns(ItemMeasure):
 
     @model_validator(mode="after")
     def _templates_known(self) -> "CueRuns":
-        for run, settings in self.runs.items():
-            if not settings or settings[0] not in self.templates:
-                given = settings[0] if settings else "nothing"
-                raise ConfigError(
-                    f"the run {run!r} is of the template {given!r}, which is none of {', '.join(self.templates)}"
-                )
+        named = {f"the run {run!r}": settings[:1] or [""] for run, settings in self.runs.items()}
+        check_names(named, self.templates, "the template ")
         return self
 
     def run_set(self, folder: Path) -> RunSet:
@@ -82,7 +76,7 @@ class CueRuns(ItemMeasure):
 
     def _template(self, name: str) -> dict[str, Any]:
         """A template, with the columns of this corpus."""
-        template = self.templates[name]
+        template = {"objective": "sentence", **self.templates[name]}
         if self.columns is None or not template.get("data", {}).get("contexts"):
             return template
         return with_overrides(template, {"data.contexts.columns": self.columns})
@@ -116,9 +110,7 @@ class OneRun(CueRuns):
 
     @model_validator(mode="after")
     def _known(self) -> "OneRun":
-        for run in self.wanted:
-            if run not in self.runs:
-                raise ConfigError(f"the run {run!r} is none of {', '.join(self.runs)}")
+        check_names({"the item": self.wanted}, self.runs, "the run ")
         return self
 
     @property
@@ -127,14 +119,7 @@ class OneRun(CueRuns):
 
 
 class HeldOut(NamedTuple):
-    """Sentences with the contexts that a CUE model was trained with.
-
-    Attributes:
-        types: names of the contexts.
-        articles: (N,) document of each sentence.
-        texts: for each sentence the texts of its K contexts; None for a missing one.
-        batch: the same as tensors, by numbers within these sentences.
-    """
+    """Sentences, their documents (N,), and the contexts that a CUE model was trained with: names, texts, and as tensors."""
 
     types: list[str]
     articles: np.ndarray
@@ -152,10 +137,10 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number."""
-    encoder = open_text_encoder(subject.model, subject.source)
-    known = ContextTexts(sentences, settings_of(trained_types(subject.config)))
+    trained = encoder_config(subject.model, subject.source).contexts
+    known = ContextTexts(sentences, ContextSettings(**trained))
     texts = [known.of(number) for number in numbers.tolist()]
-    sets = ContextSets(texts.__getitem__, np.arange(len(texts)), partial(stored, encoder, sentences.corpus))
+    sets = encoded_sets(subject.model, subject.source, texts, sentences.corpus)
     articles = np.searchsorted(sentences.starts, numbers, side="right") - 1
     return HeldOut(known.types, articles, texts, sets.on(subject.model))
 

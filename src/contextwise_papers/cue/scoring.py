@@ -1,18 +1,8 @@
-"""Scoring of separate sentences, each with its contexts if the model accepts contexts.
+"""Scoring of separate sentences, those of the objective ``sentence``, each with its contexts if the model accepts contexts.
 
-1. Documents are cut into the sentences that the objective ``sentence`` trains on.
-2. Each sentence is a sequence of its own: ``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Its
-   end is a target like any other: without it, a model could lower its loss by never ending a sentence.
-3. A CUE model reads the set of contexts along with each sentence: values of the document's metadata columns, and the
-   sentence before it. Their vectors come from the cache on disk (``CORPUS/encoded``).
-4. A sentence with more targets than the model has positions is scored in overlapping windows, like a long document, so
-   that models with different positions are compared on the same targets.
-
-Intervals and differences are drawn over documents (articles): the tables have a row for each article, as those of
-:mod:`contextwise.evaluation.measures.loss`, so ``contextwise compare`` pairs sentence models and CUE models.
-
-Legend of shapes: N targets in all sentences, their ends included; S sentences, B of a batch; A articles; P channels of a
-proxy's code.
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted: without its end as a target, a model could lower
+its loss by never ending a sentence. A sentence with more targets than the model has positions is scored in overlapping windows,
+so that models with different positions are compared on the same targets. Intervals and differences are drawn over articles.
 """
 
 import sys
@@ -76,8 +66,8 @@ def score_rows(
 ) -> Scores:
     """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
 
-    ``further`` returns the contexts for a CUE model (:meth:`.ContextSets.on`); without it, it has the empty set of contexts.
-    ``options``, and errors, are those of :func:`~contextwise.evaluation.scoring.windows.score_documents`.
+    Without ``further`` inputs (:meth:`.ContextSets.on`) a CUE model has the empty set of contexts. ``options`` are those of
+    :func:`~contextwise.evaluation.scoring.windows.score_documents`.
     """
     window = window_of(model, rows)
     options |= {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
@@ -90,17 +80,9 @@ def window_of(model: PreTrainedModel, rows: Rows) -> int:
 
 
 class Sentences:
-    """Sentences of the first documents of a corpus, in order.
+    """Sentences of the first documents of a corpus, in order: tokens (``rows``), document and number in it, (S,) each.
 
-    Args:
-        limit: number of documents; all if not given.
-        language: ISO 639 code of the language whose rules split the text.
-
-    Attributes:
-        index: the sentences of the whole split.
-        rows: the sentences to score.
-        articles: (S,) document of each sentence.
-        numbers: (S,) number of each sentence within its document.
+    ``index`` has the sentences of the whole split.
     """
 
     def __init__(self, corpus: Corpus, limit: int | None = None, language: str = "en") -> None:

@@ -1,31 +1,31 @@
-"""Examples of the objective ``sentence`` (CUE, Section 3.2), and the texts of their contexts (Section 3.1).
+"""The objective ``sentence``: next-token prediction within single sentences (CUE, Section 3.2).
 
-``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted, so each token of a sentence is a target once,
-and so is its end. Rows are padded on the right to the window's length: with end-of-text in the input, which a causal model
-does not see before it, and without a loss. A sentence that has more labels than the window is cut at its end, and counted.
-
-``cross_documents`` and ``separate_documents`` have no effect: a sentence is always from one document.
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted. Rows are padded on the right: with end-of-text in
+the input, which a causal model does not see before it, and without a loss. ``cross_documents`` and ``separate_documents`` have
+no effect: a sentence is always from one document.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from contextwise.base.errors import DataError
-from contextwise.objectives.objective import NO_LOSS, Examples
-from contextwise_papers.cue.english import column_texts
-from contextwise_papers.cue.settings import ContextSettings
+from contextwise.base.errors import DataError, Problem
+from contextwise.base.progress import say
+from contextwise.objectives.kind import Kind
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
+from contextwise.objectives.vocabulary import Vocabulary
 from contextwise_papers.objectives.text import SentenceIndex
+
+if TYPE_CHECKING:
+    from contextwise.data.corpus import Corpus
 
 
 class SentenceExamples(Examples):
-    """The sentences of a corpus, the same in every epoch.
-
-    Attributes:
-        cut: number of sentences with more labels than ``context``, whose ends are not seen.
-    """
+    """The sentences of a corpus, the same in every epoch; ``cut`` counts those whose ends ``context`` does not hold."""
 
     def __init__(self, sentences: SentenceIndex, end_of_text: int, context: int) -> None:
         if not len(sentences):
@@ -50,51 +50,31 @@ class SentenceExamples(Examples):
         return {"input_ids": input_ids, "labels": np.concatenate([labels, padding]), "window": index}
 
 
-class ContextTexts:
-    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
+class Sentence(SingleObjective):
+    """Next-token prediction within single sentences, without earlier sentences. The examples are not random."""
 
-    def __init__(self, sentences: SentenceExamples | SentenceIndex, settings: ContextSettings) -> None:
-        self.sentences = sentences.sentences if isinstance(sentences, SentenceExamples) else sentences
-        self.settings, corpus = settings, self.sentences.corpus
-        self._columns = [column_texts(corpus, name) for name in settings.columns]
-        assert self.sentences.vocabulary.tokenizer is not None  # the index needs it
-        self._tokenizer = self.sentences.vocabulary.tokenizer
-        counts = np.diff(self.sentences.starts)
-        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
-        if not filled and not (settings.previous_sentence and (counts > 1).any()):
-            raise DataError(
-                f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
-                f"{', '.join(self.types)}; all are missing: name other columns"
+    name: Literal["sentence"] = "sentence"
+    kind: ClassVar[Kind] = "decoder"
+    alone: ClassVar[bool] = True
+    reads_sentences: ClassVar[bool] = True
+    language: str = Field(default="en", description="whose rules cut the text into sentences, as an ISO 639 code")
+
+    def problems(self, recipe: Any) -> Iterator[Problem]:
+        if recipe.training.curve_every:
+            why = "measures the loss at each context, but a sentence has no context before it"
+            yield Problem(why, "training.curve_every", fix="set it to 0")
+
+    def open(self, recipe: Any, corpus: Corpus) -> Any:
+        from contextwise_papers.cue.streams import SentenceInputs
+
+        return SentenceInputs.open(recipe, corpus)
+
+    def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SentenceExamples:
+        end = vocabulary.end(self.name)
+        examples = SentenceExamples(SentenceIndex(corpus, vocabulary, self.language), end, cut.context)
+        if examples.cut:
+            say(
+                f"{examples.cut:,} of {len(examples.sentences):,} sentences of the split {corpus.split!r} have more than "
+                f"{cut.context - 1:,} tokens; they are cut to data.context={cut.context}"
             )
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the contexts, in the order of :meth:`of`."""
-        return self.settings.types
-
-    def __len__(self) -> int:
-        return len(self.sentences)
-
-    def of(self, number: int) -> list[str | None]:
-        """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
-        document, sentence = self.sentences.place(number)
-        texts = [column[document] for column in self._columns]
-        if self.settings.previous_sentence:
-            before = ""
-            if sentence > 0:
-                ids = self.sentences.read(document, sentence - 1, sentence)
-                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            texts.append(" ".join(before.split()) or None)  # on one line
-        return texts
-
-    def missing(self) -> dict[str, float]:
-        """The share of sentences that lack each context, by its name."""
-        counts = np.diff(self.sentences.starts)
-        total = max(1, len(self))
-        shares = {
-            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
-            for name, texts in zip(self.settings.columns, self._columns, strict=True)
-        }
-        if self.settings.previous_sentence:
-            shares[self.types[-1]] = int((counts > 0).sum()) / total
-        return shares
+        return examples

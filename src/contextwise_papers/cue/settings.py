@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator,
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.training.settings import DEEPEST, DataSection, Layers, Width
-from contextwise_papers.cue.metadata_texts import check_columns
+from contextwise_papers.cue.metadata_texts import Columns
 
 PREVIOUS = "previous_sentence"
 
@@ -18,7 +18,7 @@ class ContextSettings(DataSection):
 
     about: ClassVar[str] = "contexts of each sentence, for model.cue"
 
-    columns: list[str] = Field(
+    columns: Columns = Field(
         default=[], description="metadata columns; 'meta.title' is the field title of the column meta"
     )
     previous_sentence: bool = Field(
@@ -27,7 +27,6 @@ class ContextSettings(DataSection):
 
     @model_validator(mode="after")
     def _check(self) -> "ContextSettings":
-        check_columns(self.columns)
         if PREVIOUS in self.columns:
             raise ValueError(f"{PREVIOUS!r} is not a column but the sentence before; set {PREVIOUS}: true instead")
         if not self.types:
@@ -143,6 +142,8 @@ def _stage_variant(values: Any) -> str:
 
 
 Stage = JointStage | AdaptStage | ProxyStage | SwapStage
+Started = AdaptStage | SwapStage
+"""The stages that keep the context encoder of their starting run, if that has one."""
 AnyStage = Annotated[
     Annotated[JointStage, Tag("<the stage joint>")]
     | Annotated[AdaptStage, Tag("<the stage adapt>")]

@@ -98,10 +98,7 @@ class CueSpec(ModelSpec):
         return {name: name == "sentence_encoder" for name in model.parts}
 
     def losses(self, model: Any, batch: Batch) -> Losses:
-        """The token loss, with e_cue from ``cue``, or from ``contexts`` with ``context_mask``.
-
-        A model with proxies that gets neither computes them from the labels, with the noise ``proxy_noise``.
-        """
+        """The token loss; a model with proxies that gets neither contexts nor e_cue computes them from the labels."""
         names = ("position_ids", "attention_mask", "contexts", "context_mask", "cue", "proxy_noise")
         inputs = {name: batch[name] for name in names if name in batch}
         if model.proxy is not None and not {"contexts", "cue"} & set(inputs):

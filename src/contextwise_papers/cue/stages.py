@@ -1,7 +1,7 @@
 """The CUE model of a training stage: its configuration and initial weights, from the parts of earlier runs."""
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -9,27 +9,23 @@ from transformers import PreTrainedConfig
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.loading import check_generates, load_as, load_config, load_model
 from contextwise.models.spec import build_model
-from contextwise.training.recipe import Recipe
-from contextwise.training.settings import CorpusData
 from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextSource
 from contextwise_papers.cue.parts import UnigramAutoencoder
-from contextwise_papers.cue.settings import TRAINED, AdaptStage, ProxyStage, SentenceSettings, Stage, SwapStage
+from contextwise_papers.cue.settings import TRAINED, AdaptStage, ProxyStage, SentenceSettings, Stage, Started, SwapStage
 
 TEXT_ENCODER, POOLING = "distilbert-base-cased", "cls"
 """Used if neither the recipe nor the starting run names a text encoder (CUE, Section 3.1)."""
 CONTEXT_BLOCKS = ("context_layers", "context_heads", "context_feed_forward")
 Configs = Callable[[str], PreTrainedConfig]
 """Maps the name of a run, folder or Hub model to its configuration."""
-EncodedText = tuple[int, dict[str, Any]]
-"""A frozen text encoder: the width of its vectors (C), and the description that a context encoder stores."""
 
 
-def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any]:
+def text_choice(recipe: Any, configs: Configs = load_config) -> dict[str, Any]:
     """Name, pooling and token limit of the text encoder: the recipe's, or those of the starting run's context encoder."""
-    stage: Any = recipe.model.cue  # type: ignore[attr-defined]
+    stage: Any = recipe.model.cue
     kept: dict[str, Any] = {}
-    if keeps_context_encoder(stage):
+    if isinstance(stage, Started):
         encoder = _start(stage, configs).context_encoder
         if encoder is None and isinstance(stage, SwapStage):
             raise ConfigError(
@@ -46,24 +42,17 @@ def text_choice(recipe: Recipe, configs: Configs = load_config) -> dict[str, Any
     }
 
 
-def keeps_context_encoder(stage: Stage) -> TypeGuard[AdaptStage | SwapStage]:
-    """Whether a stage keeps the context encoder of its starting run, if that has one."""
-    return isinstance(stage, AdaptStage | SwapStage)
-
-
-def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load_config) -> CueConfig:
+def cue_config(recipe: Any, text: dict[str, Any] | None, configs: Configs = load_config) -> CueConfig:
     """Build the whole model's configuration for the stage of a recipe.
 
-    Args:
-        text: the frozen text encoder; None without contexts. The caller checks that it is that of the starting run.
-        configs: returns the configurations of the runs that the model is built from.
+    ``text`` describes the text encoder (:meth:`.TextEncoder.about`), None without contexts; the caller checks that it is that
+    of the starting run.
     """
-    assert isinstance(recipe.data, CorpusData)
-    stage: Any = recipe.model.cue  # type: ignore[attr-defined]
+    stage: Any = recipe.model.cue
     context = recipe.data.context
     contexts = None if recipe.data.contexts is None else recipe.data.contexts.model_dump()
     proxy = encoder = None
-    if isinstance(stage, AdaptStage | SwapStage):
+    if isinstance(stage, Started):
         start = _start(stage, configs)
         encoder = start.context_encoder
         given = [name for name in CONTEXT_BLOCKS if getattr(stage, name, None) is not None]
@@ -89,39 +78,31 @@ def cue_config(recipe: Recipe, text: EncodedText | None, configs: Configs = load
         proxy = ProxyConfig(autoencoder=autoencoder, width=width, noise=stage.noise)
     elif encoder is None and text is not None:
         encoder = _context_encoder(stage, contexts, text, width)
-    decoder = _decoder(stage, sentence, width, context)
+    text_config = sentence.get_text_config()
+    decoder = CueDecoderConfig(
+        input_width=text_config.hidden_size,
+        width=text_config.hidden_size,
+        cue_width=width,
+        layers=stage.decoder_layers or 6,
+        heads=stage.decoder_heads or 4,
+        vocab_size=text_config.vocab_size,
+        max_positions=context,
+        form=stage.decoder,
+        sentence_inputs=stage.sentence_inputs,
+    )
     return CueConfig(sentence_encoder=sentence, context_encoder=encoder, decoder=decoder, proxy=proxy)
 
 
-def _context_encoder(
-    stage: Any, contexts: dict[str, Any] | None, text: EncodedText | None, width: int
-) -> CueContextConfig:
-    assert text is not None  # there are contexts
-    text_width, about = text
+def _context_encoder(stage: Any, contexts: dict[str, Any] | None, text: Any, width: int) -> CueContextConfig:
     return CueContextConfig(
-        text_width=text_width,
+        text_width=text["width"],
         width=width,
         layers=2 if stage.context_layers is None else stage.context_layers,
         heads=stage.context_heads or 4,
         feed_forward=stage.context_feed_forward or 4 * width,
-        text_encoder=about,
+        text_encoder=text,
         contexts=contexts,
         context_dropout=stage.context_dropout,
-    )
-
-
-def _decoder(stage: SentenceSettings, sentence: Any, cue_width: int, positions: int) -> CueDecoderConfig:
-    text = sentence.get_text_config()
-    return CueDecoderConfig(
-        input_width=text.hidden_size,
-        width=text.hidden_size,
-        cue_width=cue_width,
-        layers=stage.decoder_layers or 6,
-        heads=stage.decoder_heads or 4,
-        vocab_size=text.vocab_size,
-        max_positions=positions,
-        form=stage.decoder,
-        sentence_inputs=stage.sentence_inputs,
     )
 
 
@@ -148,7 +129,7 @@ def _check_positions(context: int, positions: int | None, whose: str) -> None:
         raise ConfigError(f"data.context is {context}, but {whose} has only {positions} positions")
 
 
-def _start(stage: AdaptStage | SwapStage, configs: Configs) -> CueConfig:
+def _start(stage: Started, configs: Configs) -> CueConfig:
     """The configuration of the starting run, whose e_cue has the width of the stage."""
     config = configs(stage.start)
     if not isinstance(config, CueConfig):
@@ -184,10 +165,10 @@ def starting_model(stage: Stage, config: CueConfig) -> Any:
         what = "unigram autoencoder"
         trained = load_as(UnigramAutoencoder, what, stage.autoencoder, torch.float32, "cpu")
         model.proxy.autoencoder.load_state_dict(trained.state_dict())
-    if isinstance(stage, AdaptStage | SwapStage):
+    if isinstance(stage, Started):
         start: Any = load_model(stage.start, torch.float32, "cpu")
         kept = [] if isinstance(stage, SwapStage) else ["sentence_encoder", "decoder"]
-        if start.context_encoder is not None and keeps_context_encoder(stage):
+        if start.context_encoder is not None:
             kept.append("context_encoder")
         for name in kept:
             getattr(model, name).load_state_dict(getattr(start, name).state_dict())

@@ -3,13 +3,12 @@
 Sentences are short, and differ in length by more than a factor of ten. Within a step they are sorted, so that a micro-batch
 contains sentences of similar length and is padded only to its own longest (:func:`contextwise.training.batches.collate`).
 The loss of a step is the mean over all its targets, so it does not depend on the partition into micro-batches.
-
-Shapes: P channels of a proxy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,25 +21,24 @@ from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
 from contextwise.objectives.objective import generator
-from contextwise.training.recipe import Recipe
-from contextwise.training.settings import Addition, CorpusData, HeldOut
+from contextwise.training.settings import Addition, HeldOut
 from contextwise_papers.cue.config import CueConfig
-from contextwise_papers.cue.contexts import ContextSets, stored
+from contextwise_papers.cue.contexts import ContextSets, ContextTexts
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TextTable, check_encoder
 from contextwise_papers.cue.kinds import AutoencoderModel, CueModel
-from contextwise_papers.cue.sentence import ContextTexts, SentenceExamples
-from contextwise_papers.cue.stages import cue_config, keeps_context_encoder, text_choice
+from contextwise_papers.cue.settings import Started
+from contextwise_papers.cue.stages import cue_config, text_choice
 
 
-def _encoded(encoder: TextEncoder, corpus: Corpus, texts: list[str]) -> EncodedTexts | TextTable:
-    """All texts, for the contexts of a run."""
-    if encoder.tokens_only:
-        return TextTable(encoder, texts)
-    processes = PartialState(cpu=not torch.cuda.is_available())
-    if processes.num_processes > 1:  # each encodes its share of the texts that are not yet in the cache
-        stored(encoder, corpus, texts[processes.process_index :: processes.num_processes])
-        processes.wait_for_everyone()
-    return stored(encoder, corpus, texts)
+class _SharedTexts(EncodedTexts):
+    """The cache, in which each process of a run encodes its share of the texts that are not yet there."""
+
+    def rows(self, texts: Sequence[str]) -> np.ndarray:
+        processes = PartialState(cpu=not torch.cuda.is_available())
+        if processes.num_processes > 1:
+            super().rows(texts[processes.process_index :: processes.num_processes])
+            processes.wait_for_everyone()
+        return super().rows(texts)
 
 
 Tensors = Callable[[int, int], dict[str, torch.Tensor]]
@@ -50,11 +48,7 @@ Tensors = Callable[[int, int], dict[str, torch.Tensor]]
 class SentenceStream(Dataset):
     """The examples of a run with the objective ``sentence``, each with ``length`` (), its positions without padding.
 
-    Args:
-        stream: the sentences in order.
-        lengths: int, positions of each sentence of the corpus.
-        step: sentences per step; each group of that many is sorted by length.
-        additions: returns additional tensors of an example.
+    ``lengths`` are the positions of each sentence of the corpus; each group of ``step`` sentences is sorted by length.
     """
 
     def __init__(self, stream: ExampleStream, lengths: np.ndarray, step: int, additions: Tensors | None = None) -> None:
@@ -67,13 +61,10 @@ class SentenceStream(Dataset):
 
     @property
     def mean_length(self) -> int:
-        """Positions of a sentence, a mean."""
+        """Positions of a sentence, and its targets, a mean of all: they are sorted by length within a step."""
         return max(1, round(float(self.lengths.mean())))
 
-    @property
-    def targets_per_example(self) -> float:
-        """Targets of a sentence, a mean of all: they are sorted by length within a step."""
-        return self.mean_length
+    targets_per_example = mean_length
 
     def place(self, index: int) -> tuple[int, int]:
         """Epoch and number of the sentence at ``index``."""
@@ -98,15 +89,14 @@ class SentenceStream(Dataset):
 class SentenceInputs(Addition):
     """The sentences of a recipe, and the CUE model of its stage if it has one."""
 
-    recipe: Recipe
+    recipe: Any
     config: CueConfig | None = None  # of the whole CUE model; None for another model
     encoder: TextEncoder | None = None  # the frozen text encoder; None without contexts
     counts: dict[str, Any] = field(default_factory=dict)  # of sentences and contexts, by split
 
     @classmethod
-    def open(cls, recipe: Recipe, corpus: Corpus) -> "SentenceInputs":
+    def open(cls, recipe: Any, corpus: Corpus) -> "SentenceInputs":
         """Open the parts of earlier runs and the text encoder."""
-        assert isinstance(recipe.data, CorpusData)
         if not isinstance(recipe.model, CueModel):
             return cls(recipe)
         stage = recipe.model.cue
@@ -116,16 +106,16 @@ class SentenceInputs(Addition):
                 check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
         if recipe.data.contexts is None:
             return cls(recipe, cue_config(recipe, None))
-        choice, text_model = text_choice(recipe), None
-        if keeps_context_encoder(stage) and TextSource.parse(choice["name"]).trained:
-            kept: Any = load_model(stage.start, torch.float32, "cpu")
-            text_model = kept.text_encoder
+        choice, text_model, kept = text_choice(recipe), None, None
+        if isinstance(stage, Started):
+            kept = load_config(stage.start).context_encoder
+            if TextSource.parse(choice["name"]).trained:
+                start: Any = load_model(stage.start, torch.float32, "cpu")
+                text_model = start.text_encoder
         encoder = TextEncoder.open(**choice, model=text_model)
-        config = cue_config(recipe, (encoder.width, encoder.about()))
-        if keeps_context_encoder(stage):
-            start: Any = load_config(stage.start)
-            if start.context_encoder is not None:
-                check_encoder(encoder, start.context_encoder.text_encoder)
+        config = cue_config(recipe, encoder.about())
+        if kept is not None:
+            check_encoder(encoder, kept.text_encoder)
         return cls(recipe, config, encoder)
 
     def stream(self, stream: Any) -> SentenceStream:
@@ -142,22 +132,22 @@ class SentenceInputs(Addition):
     def _sentences(self, stream: ExampleStream, step: int, name: str) -> SentenceStream:
         """The examples to train or validate on: the sentences of ``stream``, ``step`` in a step, of the split ``name``."""
         examples: Any = stream.examples
-        assert isinstance(examples, SentenceExamples)
         lengths = (examples.sentences.lengths + 1).clip(max=examples.context)
         self.counts[name] = {"sentences": len(lengths), "sentences_cut": examples.cut}
         return SentenceStream(stream, lengths, step, self._additions(stream, examples, name))
 
-    def _additions(self, stream: ExampleStream, examples: SentenceExamples, name: str) -> Tensors | None:
+    def _additions(self, stream: ExampleStream, examples: Any, name: str) -> Tensors | None:
         if self.encoder is not None:
-            assert isinstance(self.recipe.data, CorpusData) and self.recipe.data.contexts is not None
             count = examples.count(0)
             numbers = np.arange(count)
             if len(stream) < count:
                 numbers = np.sort([stream.place(i)[1] for i in range(len(stream))])
-            texts = ContextTexts(examples, self.recipe.data.contexts)
-            encoded = ContextSets(texts.of, numbers, partial(_encoded, self.encoder, examples.sentences.corpus))
-            self.counts[name] |= {"contexts_truncated": encoded.truncated, "contexts_missing": texts.missing()}
-            return encoded.of
+            texts = ContextTexts(examples.sentences, self.recipe.data.contexts)
+            cache = Path(examples.sentences.corpus.path) / "encoded"
+            encoded = TextTable(self.encoder) if self.encoder.tokens_only else _SharedTexts(self.encoder, cache)
+            sets = ContextSets(texts.of, numbers, encoded)
+            self.counts[name] |= {"contexts_truncated": sets.truncated, "contexts_missing": texts.missing()}
+            return sets.of
         if self.config is not None and self.config.proxy is not None:
             return partial(proxy_noise, stream.seed, self.config.proxy.autoencoder.code_width)
         # The loss of an autoencoder is a mean over sentences, not over tokens.

@@ -2,8 +2,6 @@
 
 Table 5 adapts to new contexts after training: random partitions of the context types into a set A to train on and a set B to
 adapt to. Runs in ``trained_on``, and their descendants, are trained again for each partition; the others are shared by all.
-
-Shapes: S seeds, A articles, P partitions.
 """
 
 import itertools
@@ -38,12 +36,7 @@ Set = Literal["A", "B", "both"]
 
 @dataclass(frozen=True)
 class Scored:
-    """One row of a table.
-
-    Attributes:
-        nats: (S, A) sums over each article, a row a seed.
-        targets: (A,).
-    """
+    """One row of a table: nats (P, S, A), sums over each article, by partition of the contexts and seed; and targets (A,)."""
 
     nats: np.ndarray
     targets: np.ndarray
@@ -55,24 +48,32 @@ class Scored:
         if any(not np.array_equal(tokens[0], other) for other in tokens[1:]):
             raise DataError("the evaluations of several seeds are not of the same sentences; evaluate them again")
         nats = np.stack([evaluation.documents["nats"].to_numpy() for evaluation in evaluations])
-        return cls(nats, tokens[0].astype(np.float64))
+        return cls(nats[None], tokens[0].astype(np.float64))
+
+    @property
+    def parts(self) -> list["Scored"]:
+        """The row in each partition."""
+        return [Scored(nats_SA[None], self.targets) for nats_SA in self.nats]
 
     @property
     def loss(self) -> Estimate:
-        """Nats per target, with its interval."""
-        return estimate([self.nats], self.targets)
+        """Nats per target, with its interval over articles, seeds and partitions: the three variances are added.
+
+        All partitions have the same seeds and articles, and share runs. So each of the three is a sample of its own, and the
+        P · S values are not taken for independent ones.
+        """
+        over_both = estimate([self.nats.mean(axis=0)], self.targets)
+        return _with_partitions(over_both, per_seed(self.nats.mean(axis=1), self.targets))
 
     @property
     def perplexity(self) -> Estimate:
         return self.loss.map(exponential)
 
     def minus(self, other: "Scored") -> Estimate:
-        """Difference of the losses, paired by article and seed."""
+        """Difference of the losses, paired by partition, seed and article."""
         if not np.array_equal(self.targets, other.targets):
             raise DataError("two rows were scored on different sentences; evaluate both on the same split")
-        if len(self.nats) == len(other.nats):
-            return estimate([self.nats - other.nats], self.targets)
-        return estimate([self.nats, -other.nats], self.targets)
+        return Scored(self.nats - other.nats, self.targets).loss
 
     def relative(self, other: "Scored") -> Estimate:
         """Perplexity over the other's, minus one: -0.25 for a quarter less."""
@@ -80,24 +81,17 @@ class Scored:
 
 
 def kept_gain(part: Scored, base: Scored, best: Scored) -> Estimate:
-    """How much of the gain in perplexity from ``base`` to ``best`` the row ``part`` has: 1 for all of it.
+    """The share of the gain in perplexity from ``base`` to ``best`` that the row ``part`` has, a mean over partitions.
 
     (PPL_base - PPL_part) / (PPL_base - PPL_best), of the means over seeds, with a bootstrap interval over articles, to which
-    the seeds' part is added; no interval for fewer than six articles.
+    the parts of seeds and partitions are added; no interval for fewer than six articles.
     """
-    return mean_kept_gain([(part, base, best)])
-
-
-def mean_kept_gain(partitions: Sequence[tuple[Scored, Scored, Scored]]) -> Estimate:
-    """The mean of :func:`kept_gain` over partitions (each: part, base, best), to whose interval their part is added."""
-    weights = partitions[0][0].targets
-    values: list[float] = []
-    draws, of_seeds = [], []
-    for rows in partitions:
-        nats_A3 = np.stack([row.nats.mean(axis=0) for row in rows], axis=1)
+    weights, values, draws, of_seeds = base.targets, list[float](), [], []
+    for nats_3SA in np.stack([row.nats for row in (part, base, best)], axis=1):
+        nats_A3 = np.stack([*nats_3SA.mean(axis=1)], axis=1)
         values.append(float(_kept(nats_A3.sum(axis=0) / weights.sum())))
         draws.append(_kept(resampled_ratios(nats_A3, weights)))
-        of_seeds.append(_kept(np.stack([per_seed(row.nats, weights) for row in rows], axis=1)))
+        of_seeds.append(_kept(np.stack([per_seed(nats_SA, weights) for nats_SA in nats_3SA], axis=1)))
     over_articles = bootstrap_estimate(float(np.mean(values)), np.mean(draws, axis=0), len(weights))
     return _with_partitions(with_seeds(over_articles, np.mean(of_seeds, axis=0)), values)
 
@@ -106,16 +100,6 @@ def _kept(losses: np.ndarray) -> np.ndarray:
     """The share for losses (..., 3) of part, base and best."""
     ppl_part, ppl_base, ppl_best = np.moveaxis(np.exp(losses), -1, 0)
     return np.asarray((ppl_base - ppl_part) / (ppl_base - ppl_best))
-
-
-def mean_over_partitions(nats_PSA: np.ndarray, targets_A: np.ndarray) -> Estimate:
-    """Nats per target over articles, seeds and partitions: the three variances are added.
-
-    All partitions have the same seeds and articles, and share runs. So each of the three is a sample of its own, and the P · S
-    values are not taken for independent ones.
-    """
-    over_both = estimate([nats_PSA.mean(axis=0)], targets_A)
-    return _with_partitions(over_both, per_seed(nats_PSA.mean(axis=1), targets_A))
 
 
 def _with_partitions(over_articles_and_seeds: Estimate, values_P: Sequence[float] | np.ndarray) -> Estimate:
@@ -188,7 +172,7 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
         scores = self.scores(runs)
         reference = scores[self.reference]
         about = f"articles of the split {self.split}, {int(reference.targets.sum()):,} targets"
-        outcome = self.reported({name: [score] for name, score in scores.items()}, about, runs.paths)
+        outcome = self.reported(scores, about, runs.paths)
         outcome.figures |= as_json(
             {
                 "perplexities": {name: score.perplexity for name, score in scores.items()},
@@ -199,49 +183,44 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
         outcome.plots = [] if self.figure is None else [drawn(self.figure, scores)]
         return outcome
 
-    def reported(self, scores: dict[str, list[Scored]], about: str, paths: list[Path], partitions: int = 0) -> Outcome:
-        """The table and the claims of rows that were scored once, or in several partitions.
-
-        Args:
-            about: what was scored, after the number of articles.
-        """
-        losses = {name: _mean(of_row) for name, of_row in scores.items()}
-        differences = {name: _mean_difference(of_row, scores[self.reference]) for name, of_row in scores.items()}
+    def reported(self, scores: dict[str, Scored], about: str, paths: list[Path], partitions: int = 0) -> Outcome:
+        """The table and the claims of rows that were scored once, or in several partitions."""
+        reference = scores[self.reference]
+        losses = {name: row.loss for name, row in scores.items()}
+        differences = {name: row.minus(reference) for name, row in scores.items()}
         rows: list[list[Any]] = []
-        for name, of_row in scores.items():
-            values = [score.perplexity.value for score in of_row]
+        for name, row in scores.items():
+            values = [part.perplexity.value for part in row.parts]
             spread = [np.std(values, ddof=1) if len(set(values)) > 1 else None] if partitions else []
             to_it: list[Any] = [None, None]
             if name != self.reference:
                 to_it = [exponential(differences[name].value) - 1, differences[name]]
             rows.append([name, exponential(losses[name].value), *spread, *to_it])
-        articles, seeds = len(scores[self.reference][0].targets), seeds_behind(len(self.seeds))
-        over = (
-            "; SD: over partitions" if partitions else "",
-            " over partitions, seeds and articles" if partitions else "",
-        )
-        title = f"{articles} {about}; {seeds}{over[0]}; differences from {self.reference}, 95% intervals{over[1]}"
+        title = f"{len(reference.targets)} {about}; {seeds_behind(len(self.seeds))}"
+        columns: list[Any] = ["", ("perplexity", ".2f"), ("change", "+.1%"), ("in nats", "+.3f")]
         if partitions:
-            title = f"{partitions} random partitions of the contexts, {title}"
-        columns = ["", ("perplexity", ".2f"), *([("SD", ".2f")] if partitions else []), ("change", "+.1%")]
+            title = f"{partitions} random partitions of the contexts, {title}; SD: over partitions"
+            columns.insert(2, ("SD", ".2f"))
+        title += f"; differences from {self.reference}, 95% intervals"
+        title += " over partitions, seeds and articles" if partitions else ""
         claims, kept = [], {}
         for better in self.claims:
-            ours, others = scores[better.better], scores[better.than]
-            difference = _mean_difference(ours, others)
-            lower = sum(each.minus(other).value < 0 for each, other in zip(ours, others, strict=True))
+            ours, other = scores[better.better], scores[better.than]
+            difference = ours.minus(other)
+            lower = sum(part.minus(its).value < 0 for part, its in zip(ours.parts, other.parts, strict=True))
             of_all = f" on average, below zero in {lower} of {partitions} partitions" if partitions else ""
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target{of_all}"))
         for claim in self.kept:
-            every = list(zip(*map(scores.__getitem__, claim.names), strict=True))
-            kept[claim.text] = [kept_gain(*rows).value for rows in every]
-            share, gain = mean_kept_gain(every), _mean_difference(scores[claim.best], scores[claim.base])
-            listed = ", ".join(f"{value:.0%}" for value in kept[claim.text])
-            evidence = f"mean {share:.0%} of {listed}" if partitions else f"{share:.0%}"
+            part, base, best = (scores[name] for name in claim.names)
+            every = [kept_gain(*rows).value for rows in zip(part.parts, base.parts, best.parts, strict=True)]
+            share, kept[claim.text] = kept_gain(part, base, best), every
+            evidence = f"mean {share:.0%} of {', '.join(f'{value:.0%}' for value in every)}"
+            evidence = evidence if partitions else f"{share:.0%}"
             evidence += "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
-            claims.append(Claim.of(claim.text, _most(share, gain), evidence))
+            claims.append(Claim.of(claim.text, _most(share, best.minus(base)), evidence))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]
         figures = {"losses": losses, "differences": differences, "kept": kept}
-        return Outcome([table_of(title, [*columns, ("in nats", "+.3f")], rows)], claims, figures, paths)
+        return Outcome([table_of(title, columns, rows)], claims, figures, paths)
 
 
 def evaluated(run: Path, corpus: Corpus, row: Row, limit: int | None) -> Evaluation:
@@ -345,25 +324,16 @@ class CuePartitions(CuePerplexity, name="cue_partitions"):
         return RunSet(folder, list(runs.values()), self.vocab_size)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        scores: dict[str, list[Scored]] = {name: [] for name in self.rows}
-        for number in range(self.partitions):
-            partition = self.of_partition(number)
-            for name, score in partition.scores(partition.train(folder)).items():
-                scores[name].append(score)
+        parts = [self.of_partition(number) for number in range(self.partitions)]
+        every = [part.scores(part.train(folder)) for part in parts]
+        scores = {
+            name: Scored(np.concatenate([rows[name].nats for rows in every]), every[0][name].targets)
+            for name in self.rows
+        }
         outcome = self.reported(scores, "articles", self.run_set(folder).paths, self.partitions)
         sets = [self.partition(number) for number in range(self.partitions)]
         drawn_sets = [[i, ", ".join(drawn["A"]), ", ".join(drawn["B"])] for i, drawn in enumerate(sets, 1)]
         outcome.tables.append(table_of("The partitions", ["", "A", "B"], drawn_sets))
-        perplexities = {name: [score.perplexity for score in of_row] for name, of_row in scores.items()}
+        perplexities = {name: [part.perplexity for part in row.parts] for name, row in scores.items()}
         outcome.figures |= as_json({"partitions": sets, "perplexities": perplexities})
         return outcome
-
-
-def _mean(of_row: list[Scored]) -> Estimate:
-    return mean_over_partitions(np.stack([score.nats for score in of_row]), of_row[0].targets)
-
-
-def _mean_difference(of_row: list[Scored], others: list[Scored]) -> Estimate:
-    """Paired by partition, seed and article."""
-    pairs = zip(of_row, others, strict=True)
-    return mean_over_partitions(np.stack([score.nats - other.nats for score, other in pairs]), of_row[0].targets)

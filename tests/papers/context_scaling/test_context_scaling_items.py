@@ -24,12 +24,12 @@ from contextwise_papers.context_scaling.sections_1_2_curves import (
     misleading_claims,
 )
 from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import NeedleCurves
-from contextwise_papers.item import Item, Scale
 from contextwise_plan.optimum import Cell, Landscape, Optimum
 from contextwise_plan.sweeps.points import SweepPoint
+from shipped import an_item
 from small import write_documents
 
-ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
+ITEM = an_item()
 TRAINING = {"steps": 4, "tokens_per_step": 128, "learning_rate": 1e-2, "evaluation_tokens": 256}
 
 
@@ -57,7 +57,7 @@ def test_a_loss_without_an_interval_is_drawn_without_one():
     result = SimpleNamespace(
         last_decided=0, cells=[cells], budgets=np.array([1e15]), contexts={"pico": [64]}, pairs=[None]
     )
-    losses, _ = optimum_plots(result, {"pico": [64, 128]}, "flops")
+    losses, _ = optimum_plots(result, {"pico": [64, 128]})
     known, unknown = losses.series["pico"]
     assert (known["low"], known["high"]) == pytest.approx((2.9, 3.1)) and unknown == {"x": 128, "y": 3.0}
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def tokenizer():
     return byte_tokenizer().tokenizer
 
 
-def small_model(kind: str, positions: int = 700, seed: int = 0) -> PreTrainedModel:
+def small_model(kind, positions=700, seed=0):
     torch.manual_seed(seed)
     shared = {"vocab_size": len(tokenizer()), "bos_token_id": 256, "eos_token_id": 256}
     if kind == "llama":
@@ -56,7 +55,7 @@ def small_model(kind: str, positions: int = 700, seed: int = 0) -> PreTrainedMod
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("answers") / "tiny"
     small_model("contextlm").save_pretrained(folder)
     tokenizer().save_pretrained(folder)
@@ -64,7 +63,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def mt_bench(tmp_path: Path) -> Path:
+def mt_bench(tmp_path):
     file = tmp_path / "question.jsonl"
     rows = [
         {"question_id": 81 + i, "category": category, "turns": [f"Question {i}?", f"And {i} again?"]}

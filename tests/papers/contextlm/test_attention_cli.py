@@ -23,8 +23,6 @@ def workplace(corpus_folder, tmp_path_factory):
     for name, model in {"plain": plain, "context": context}.items():
         save_model(folder / name, model, tokenizer)
     (folder / "text.txt").write_text(TEXT + "\n")
-    (folder / "long.txt").write_text(TEXT * 2)
-    (folder / "empty.txt").write_text("\n")
     (folder / "latin.txt").write_bytes("naïve".encode("latin-1"))
     return folder
 
@@ -61,10 +59,7 @@ def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch)
     [
         ("plain --text nothing.txt", "the text nothing.txt cannot be read: No such file"),
         ("plain --text plain", "the text plain cannot be read: Is a directory"),
-        ("plain --text empty.txt", "the text is empty"),
         ("plain --text latin.txt", "latin.txt is no UTF-8 text (byte 2)"),
-        ("plain --text long.txt", "has 115 tokens with the one that begins it, but plain has only 96"),
-        ("nowhere/at/all --text text.txt", "there is no run and no model at nowhere/at/all"),
         ("plain --text text.txt --context-chunk 0", "--context-chunk is 0"),
         ("plain --text text.txt --out plain", "plain is a folder; give the name of a file"),
         ("plain --text text.txt --out text.txt", "--out is text.txt, the file with the text"),

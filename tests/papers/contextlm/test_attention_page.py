@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from attention_readings import PIECES, model, reading
-from contextwise.base.errors import ConfigError
 from contextwise_papers.contextlm.attention_page import numbers, received_table, write_attention_page
 
 
@@ -46,8 +45,3 @@ def test_numbers_for_programs(found):
         np.testing.assert_allclose(told["token_received"], one.received())
         np.testing.assert_allclose(told["chunk_received"], found.chunk_sums(one.received()))
     json.dumps(result, allow_nan=False)
-
-
-def test_places_that_cannot_be_written_are_refused(found, tmp_path):
-    with pytest.raises(ConfigError, match="is a folder; give the name of a file"):
-        write_attention_page(found, tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_contextlm_tasks import corpus, item_of, settings  # noqa: F401
+from test_contextlm_tasks import corpus, settings  # noqa: F401
 
 from contextwise.base.config import validate
 from contextwise.base.errors import DataError
@@ -17,6 +17,7 @@ from contextwise_papers.contextlm.attention import ModelReading, Reading
 from contextwise_papers.contextlm.attention_page import chunks_table
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, tokens_of
 from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
+from shipped import an_item
 from small import write_rows
 
 pytestmark = pytest.mark.long
@@ -53,7 +54,7 @@ def answering(corpus, tmp_path_factory):  # noqa: F811
 def measured(answering, **changes):
     folder, values = answering
     measure = validate(InstructionAnswers, values | changes, "the settings")
-    return measure.measure(item_of("instruction_answers"), folder / "out")
+    return measure.measure(an_item(), folder / "out")
 
 
 def answers_of(answering, outcome, name):
@@ -211,7 +212,7 @@ def test_chunks_say_how_much_more_they_receive():
 def test_attention_in_miniature(corpus, tmp_path, seeds):  # noqa: F811
     values = settings(corpus, text=TEXT, phrases=["This model"], seeds=seeds)
     measure = validate(AttentionReceived, values, "the settings")
-    outcome = measure.measure(item_of("attention_received"), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     positions = outcome.figures["phrases"]["This model"]
     assert "".join(outcome.figures["pieces"][position] for position in positions).strip() == "This model"
     (claim,) = outcome.claims

@@ -14,16 +14,11 @@ from contextwise.data import prepare_corpus
 from contextwise_papers.claims import above
 from contextwise_papers.contextlm.table_5_long_tasks import OVERALL, LongTaskScores, levels_of, with_each_seed
 from contextwise_papers.contextlm.tables_1_2_3_12_harness import NORMAL, Average, TaskAccuracy, TextPerplexity, accuracy
-from contextwise_papers.item import Item, Scale
 from long_questions import define_long, long_line, needs_longbench
+from shipped import an_item
 from small import write_documents, write_rows
 
 BETTER = [{"text": "b is above a", "better": "b", "than": "a"}]
-
-
-def item_of(measure):
-    scales = {"tiny": Scale(machine="any", settings={})}
-    return Item(title="t", source="s", measure=measure, printed={}, scales=scales)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +134,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     define(sets, "lambada_openai", "lambada", [{"text": f"the model reads {i} tokens"} for i in range(5)])
     values = settings(corpus, include_path=str(sets), tasks=["arc_easy", "lambada_openai"], shots=[0])
     measure = validate(TaskAccuracy, values, "the settings")
-    outcome = measure.measure(item_of("task_accuracy"), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     (table,) = outcome.tables
     assert [row[:2] for row in table.rows] == [["arc_easy", "6, 1 cut"], ["lambada_openai", "5"], ["Avg of 2", ""]]
     assert table.columns[2:] == ["a", "b", "b minus a"]
@@ -151,7 +146,7 @@ def test_tasks_in_miniature(corpus, tmp_path, monkeypatch):
     assert [claim.holds for claim in outcome.claims] == [None]
     # Asked again, nothing is answered again.
     monkeypatch.setattr("contextwise_evals.harness.tasks.ask_tasks", None)
-    again = measure.measure(item_of("task_accuracy"), tmp_path / "out")
+    again = measure.measure(an_item(), tmp_path / "out")
     assert again.figures == outcome.figures
 
 
@@ -162,7 +157,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path):
     define(sets, "lambada_openai", "lambada", [{"text": f"the model reads {i} tokens"} for i in range(5)])
     values = settings(corpus, include_path=str(sets), texts=["lambada_openai"])
     measure = validate(TextPerplexity, values, "the settings")
-    outcome = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     table = outcome.tables[-1]
     assert table.columns == ["model", "corpus", "lambada openai", "average of 2"]
     for name, values in outcome.figures["texts"].items():
@@ -170,7 +165,7 @@ def test_perplexities_of_texts_stand_beside_the_corpus(corpus, tmp_path):
         assert values["corpus"] == group["perplexity"]["value"] and values["lambada_openai"] > 1
     # Without the files, the corpus alone.
     measure = validate(TextPerplexity, settings(corpus), "the settings")
-    alone = measure.measure(item_of("text_perplexity"), tmp_path / "out")
+    alone = measure.measure(an_item(), tmp_path / "out")
     assert len(alone.tables) == len(outcome.tables) - 1 and "texts" not in alone.figures
 
 
@@ -220,7 +215,7 @@ def test_long_tasks_in_miniature(corpus, tmp_path):
     define_long(sets, "others", [long_line(i, context="The same text. " * 20) for i in range(5)], new_tokens=4)
     values = settings(corpus, groups={"QA": ["keys"], "Other": ["others"]}, include_path=str(sets), context=[200, 48])
     measure = validate(LongTaskScores, values, "the settings")
-    outcome = measure.measure(item_of("long_task_scores"), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     assert [[row[0] for row in table.rows] for table in outcome.tables] == [["QA", "Other", OVERALL]] * 2
     assert "context of 48 tokens; 7 questions of 2 tasks" in outcome.tables[0].title  # one text has 4,000 words
     assert outcome.figures["rope_factor"] > 1 and outcome.figures["trained_context"] == 64

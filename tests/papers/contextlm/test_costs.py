@@ -23,7 +23,8 @@ from contextwise_papers.contextlm.table_10_cost import (
     generation_rounds,
     log_ratio,
 )
-from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, find_item, measure_at
+from shipped import an_item
 from small import small_gpt2, write_documents
 
 
@@ -133,8 +134,7 @@ def test_costs_in_miniature(tmp_path):
         "claims": [{"text": "less time", **claim}], "throughput_claims": [{"text": "more tokens", **claim}],
     }  # fmt: skip
     measure = validate(Costs, values, "the settings")
-    item = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
-    outcome = measure.measure(item, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     measured, ratios, counted = (table.rows for table in outcome.tables)
     models = ["plain", "deep", "ctx", "ctx, gate"]
     assert [row[0] for row in measured] == ["token decoder", "context predictor", *models]

@@ -11,10 +11,10 @@ from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise_papers.contextlm.figure_1_savings import Family, Savings, _end, saved_share, saved_text
-from contextwise_papers.item import Item, Scale
 from contextwise_plan.scaling.forms import DATA_AND_SIZE
 from contextwise_plan.scaling.observations import observations
 from contextwise_plan.sweeps.points import SweepPoint
+from shipped import an_item
 from small import write_documents
 
 SIZES, BUDGETS, SEEDS = (1e6, 3e6, 9e6), (1e8, 3e8, 9e8), (0, 1, 2)
@@ -39,10 +39,6 @@ def family(gain=1.0, dearer=1.0, noise=0.0, luck_seed=0):
                     )
                 )
     return Family(observations(points), resamples=100)
-
-
-def item_of(measure):
-    return Item(title="t", source="s", measure=measure, printed={}, scales={"tiny": Scale(machine="any", settings={})})
 
 
 def small(corpus="corpus", **training):
@@ -145,7 +141,7 @@ def test_a_measurement_in_miniature(tmp_path):
     source = write_documents(tmp_path / "text.jsonl", 60)
     corpus = prepare_corpus(source, "bytes", tmp_path / "corpus", validation=0.3).path
     measure = validate(Savings, small(corpus), "the settings")
-    outcome = measure.measure(item_of("savings"), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     assert len(outcome.runs) == 54 and all(RunFolder(path).finished for path in outcome.runs)
     # Twice the rate learns faster here.
     tokens, flops = (outcome.figures["savings"]["b large"][name]["value"] for name in ("tokens", "FLOPs"))

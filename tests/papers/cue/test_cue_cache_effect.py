@@ -35,24 +35,24 @@ from small import save_model
 BYTES = byte_tokenizer().tokenizer
 
 
-def ids(text: str) -> np.ndarray:
+def ids(text):
     return np.array(BYTES(text).input_ids)
 
 
-def found(text: str, contexts: list[str | None]) -> tuple[list[str], str]:
+def found(text, contexts):
     """The characters of each context's words in a text of ASCII, others as dots; and those of any word."""
     occurs, visible = occurrences(TokenText(BYTES), ids(text), contexts)
     shown = ["".join(c if hit else "." for c, hit in zip(text, row, strict=True)) for row in occurs]
     return shown, "".join(c if hit else "." for c, hit in zip(text, visible, strict=True))
 
 
-def test_a_word_occurs_whole_and_in_any_case() -> None:
+def test_a_word_occurs_whole_and_in_any_case():
     occurs, visible = found("Oil rises, oil 86.", ["OIL up 86", None, "rise", ", no"])
     assert occurs == ["Oil........oil.86.", "..................", "..................", ".........,........"]
     assert visible == "Oil.rises,.oil.86."
 
 
-def test_all_tokens_of_a_word_share_its_bin() -> None:
+def test_all_tokens_of_a_word_share_its_bin():
     tokenizer = load_tokenizer("bytes").tokenizer
     text = TokenText(tokenizer)
     occurs, visible = occurrences(text, ids(" straße über"), ["STRASSE", "ÜBER"])
@@ -63,7 +63,7 @@ def test_all_tokens_of_a_word_share_its_bin() -> None:
     assert visible.tolist() == [character != " " for character in of_bytes]
 
 
-def test_bins_and_shares_worked_by_hand() -> None:
+def test_bins_and_shares_worked_by_hand():
     rows = Rows([ids("a b"), ids("b")], end_of_text=256)
     bins, occurs = bins_of(TokenText(BYTES), rows, [["a", "a b"], [None, "c"]])
     assert [BINS[number] for number in bins] == [BINS[i] for i in (IN, SPACE, IN, END, NOT_IN, END)]
@@ -72,7 +72,7 @@ def test_bins_and_shares_worked_by_hand() -> None:
     assert shares["title"]["value"] == 1 / 4 and shares["date"]["value"] == 2 / 4
 
 
-def test_the_effect_worked_by_hand() -> None:
+def test_the_effect_worked_by_hand():
     bins = np.array([IN, NOT_IN, END, IN, NOT_IN, NOT_IN, END], dtype=np.int8)
     articles = np.array([0, 0, 0, 1, 1, 1, 1])
     without = np.array([4.0, 2.0, 1.0, 2.0, 3.0, 3.0, 1.0])
@@ -92,7 +92,7 @@ def test_the_effect_worked_by_hand() -> None:
     assert BINS[SPACE] not in effect
 
 
-def test_seeds_widen_the_interval() -> None:
+def test_seeds_widen_the_interval():
     """Equal seeds leave the interval as it is; those with gains of 1 and 2 add the variance 1/4, of one degree of freedom."""
     bins, articles = np.array([IN, IN, IN, IN], dtype=np.int8), np.array([0, 0, 1, 1])
     without, worse, better = np.full((2, 4), 3.0), np.array([2.0, 2, 2, 2]), np.array([1.0, 1, 1, 1])
@@ -107,7 +107,7 @@ def test_seeds_widen_the_interval() -> None:
     assert apart["high"] == pytest.approx(1.5 + half) and apart["seeds"] == 2
 
 
-def test_the_printed_figures_are_gains_in_likelihood() -> None:
+def test_the_printed_figures_are_gains_in_likelihood():
     """CUE, Section 7: 30% of tokens gain 74%, 70% gain 26%; the perplexities are 36.6 and 27.4 (Table 4)."""
     saved = math.log(36.6) - math.log(27.4)
     assert saved / math.log(36.6) < 0.26  # so neither bin's gain in log-likelihood can be 26% or more
@@ -118,7 +118,7 @@ def test_the_printed_figures_are_gains_in_likelihood() -> None:
 @given(
     st.text("ab ,.", min_size=1, max_size=20), st.lists(st.none() | st.text("ab ,", max_size=8), min_size=1, max_size=3)
 )
-def test_bins_divide_the_tokens(text: str, contexts: list[str | None]) -> None:
+def test_bins_divide_the_tokens(text, contexts):
     rows = Rows([ids(text)], end_of_text=256)
     bins, occurs = bins_of(TokenText(BYTES), rows, [contexts])
     assert len(bins) == len(text) + 1 and bins[-1] == END
@@ -127,7 +127,7 @@ def test_bins_divide_the_tokens(text: str, contexts: list[str | None]) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache_effect")
     make_corpus(folder)
     model = cue_model(write_text_encoder(folder / "bert"))
@@ -136,7 +136,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_effect_in_an_evaluation_is_that_between_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_effect_in_an_evaluation_is_that_between_two(folder, monkeypatch):
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
     with_contexts, without = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)
@@ -156,7 +156,7 @@ def test_the_effect_in_an_evaluation_is_that_between_two(folder: Path, monkeypat
     assert total == pytest.approx(within[ALL]["gain"]["value"] * within[ALL]["tokens"])
 
 
-def test_what_is_not_of_the_same_sentences_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_of_the_same_sentences_is_refused(folder, monkeypatch):
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
     cue, lm = evaluate_sentences("cue", corpus), evaluate_sentences("lm", corpus)

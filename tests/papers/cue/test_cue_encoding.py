@@ -50,7 +50,7 @@ def counted(encoder, monkeypatch):
     return seen
 
 
-def vectors_of(store: EncodedTexts, texts: list[str]) -> torch.Tensor:
+def vectors_of(store, texts):
     return torch.from_numpy(store.table[store.rows(texts)])
 
 
@@ -67,7 +67,7 @@ def test_the_vectors_are_the_models_states(name, encoder):
         np.testing.assert_allclose(mean, states.mean(0), atol=1e-5)
         np.testing.assert_allclose(first, states[0], atol=1e-5)
     assert encoder.encode([]).shape == (0, 16)
-    assert not any(weights.requires_grad for weights in encoder.embedder.model.parameters())
+    assert not any(weights.requires_grad for weights in encoder.model.parameters())
 
 
 def test_cached_vectors_are_the_uncached_ones_and_each_text_is_encoded_once(encoder, counted, tmp_path):
@@ -114,7 +114,7 @@ def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
     store = EncodedTexts(encoder, tmp_path)
     rows = store.rows(["0123456789", "0123456789abc", "0123456789xyz", "short"])
     np.testing.assert_allclose(store.table[rows[1:3]], store.table[rows[[0, 0]]], atol=1e-6)
-    assert store.truncated(rows) == sum(encoder.embedder.was_cut) == 2 and store.truncated(rows[[0, 3]]) == 0
+    assert store.truncated(rows) == sum(encoder.was_cut) == 2 and store.truncated(rows[[0, 3]]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "2 of 4 new context texts are longer than the limit" in said
     again = EncodedTexts(encoder, tmp_path)

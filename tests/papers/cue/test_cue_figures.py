@@ -14,15 +14,11 @@ from contextwise_papers.cue.figure_6_clusters import clustered, likeness, likene
 from contextwise_papers.cue.runs import HeldOut, some
 from contextwise_papers.cue.section_7_cache import bins_table, cache_claims, types_table
 from contextwise_papers.cue.tables_1_2_counts import ModuleCounts, module_claims, no_article_twice
-from contextwise_papers.item import Item, measure_at
+from contextwise_papers.item import measure_at
 from sentence_models import WORDS
-from shipped import ALL_ITEMS
+from shipped import ALL_ITEMS, an_item
 
 ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
-
-
-def item(**printed):
-    return Item(title="it", source="CUE", measure="none", printed=printed, scales={})
 
 
 # Attention
@@ -58,32 +54,20 @@ def test_whether_the_previous_sentence_has_the_most_weight(weight, holds):
     assert claim.holds is holds
 
 
-def test_a_weight_that_changes_with_the_seed_decides_nothing():
-    """A rival ahead with one seed and behind with another, by the same amount, though no sentence differs."""
+def test_what_decides_on_the_previous_sentence_in_thirty_articles():
+    def claim(weights_SNK, *types, present=None):
+        present = np.ones(weights_SNK.shape[1:], bool) if present is None else present
+        return most_weight(weights_SNK, present, held_out([*types, "previous_sentence"], np.arange(30)))
+
     ahead = np.tile([0.3, 0.7], (30, 1))
-    weights = np.stack([ahead, ahead[:, ::-1]])
-    claim = most_weight(weights, np.ones((30, 2), bool), held_out(["title", "previous_sentence"], np.arange(30)))
-    assert claim.holds is None
-    assert (
-        most_weight(
-            np.stack([ahead, ahead]), np.ones((30, 2), bool), held_out(["title", "previous_sentence"], np.arange(30))
-        ).holds
-        is True
-    )
-
-
-def test_the_strongest_rival_decides():
-    weights = np.tile([0.5, 0.1, 0.4], (30, 1)) + np.random.default_rng(0).normal(0, 1e-3, (30, 3))
-    claim = most_weight(weights[None], np.ones((30, 3), bool), held_out(["a", "b", "previous_sentence"], np.arange(30)))
-    assert claim.holds is False
-    assert "that of a, its strongest rival, −0.1" in claim.evidence
-
-
-def test_a_first_sentence_says_nothing_of_the_previous_one():
-    present = np.tile([True, False], (30, 1))
-    weights = np.tile([1.0, 0.0], (30, 1))
-    claim = most_weight(weights[None], present, held_out(["title", "previous_sentence"], np.arange(30)))
-    assert claim.holds is None
+    # A rival ahead with one seed and behind with another, by the same amount, though no sentence differs.
+    assert claim(np.stack([ahead, ahead[:, ::-1]]), "title").holds is None
+    assert claim(np.stack([ahead, ahead]), "title").holds is True
+    rivals = np.tile([0.5, 0.1, 0.4], (30, 1)) + np.random.default_rng(0).normal(0, 1e-3, (30, 3))
+    strongest = claim(rivals[None], "a", "b")
+    assert strongest.holds is False and "that of a, its strongest rival, −0.1" in strongest.evidence
+    only = np.tile([True, False], (30, 1))  # a first sentence says nothing of the previous one
+    assert claim(1.0 * only[None], "title", present=only).holds is None
 
 
 def test_the_order_of_weights_and_gains():
@@ -133,16 +117,16 @@ def test_likeness_of_topics_and_of_nothing():
 
 
 @pytest.mark.parametrize(
-    ("labels", "words"), [([0, 0, 0], "all articles are in one"), ([0, 1, 2], "no cluster has two")]
+    ("texts", "labels", "words"),
+    [
+        (["oil price", "grain", "bank"], [0, 0, 0], "all articles are in one"),
+        (["oil price", "grain", "bank"], [0, 1, 2], "no cluster has two"),
+        (["12 34", "the of"], [0, 0], "no words to compare"),
+    ],
 )
-def test_clusters_without_pairs_are_refused(labels, words):
+def test_texts_that_cannot_be_compared_are_refused(texts, labels, words):
     with pytest.raises(DataError, match=words):
-        likeness(word_vectors(["oil price", "grain", "bank"]), np.array(labels), 99)
-
-
-def test_texts_without_words_are_refused():
-    with pytest.raises(DataError, match="no words to compare"):
-        word_vectors(["12 34", "the of"])
+        likeness(word_vectors(texts), np.array(labels), 99)
 
 
 def test_salient_words_are_those_of_few_clusters():
@@ -247,9 +231,7 @@ def test_the_claims_of_the_modules():
     wrong = module_claims(joint, joint, PRINTED, 0.03)[-1]
     assert wrong.holds is False
     assert wrong.evidence == "differs: decoder in adaptation"
-
-
-def test_a_module_that_is_not_there_does_not_pass():
+    # A module that is not there does not pass.
     joint = [module for module in modules(("decoder", "context encoder")) if module.name != "text encoder"]
     assert module_claims(joint, joint, PRINTED, 0.03)[0].holds is False
 
@@ -290,4 +272,4 @@ def test_table_1_at_the_size_of_the_paper(tmp_path, monkeypatch):
 
 def test_a_recipe_that_is_not_there_is_named():
     with pytest.raises(ConfigError, match=r"there is no file .*cue/none\.yaml"):
-        ModuleCounts(joint="cue/none.yaml").measure(item(), Path())
+        ModuleCounts(joint="cue/none.yaml").measure(an_item(), Path())

@@ -60,19 +60,6 @@ def test_each_stage_trains_its_parts_and_leaves_the_others_bit_for_bit(stage, op
     assert [name for name, value in model.named_parameters() if name not in parameters and value.grad is not None] == []
 
 
-def test_the_proxy_stage_trains_projection_and_decoder():
-    model = proxy_model()
-    tokens, _ = draw()
-    batch = batch_of(tokens, {"proxy_noise": torch.randn(3, 4)})
-    pretraining_losses(model.train(), batch).minimised().backward()
-    graded = {name for name, value in model.named_parameters() if value.grad is not None}
-    assert {name for name in graded if not name.startswith("decoder.")} == {
-        "proxy.project.weight",
-        "proxy.project.bias",
-    }
-    assert graded == {name for name, value in model.named_parameters() if value.requires_grad}
-
-
 def test_a_frozen_sentence_encoder_has_no_dropout_and_keeps_no_graph():
     model, (tokens, contexts) = cue_model(dropout=0.5), draw()
     model.train()
@@ -88,14 +75,6 @@ def test_a_frozen_sentence_encoder_has_no_dropout_and_keeps_no_graph():
     model.train()
     assert not torch.equal(model.hidden_states(tokens, **contexts), model.hidden_states(tokens, **contexts))
     assert kept[-1].requires_grad
-
-
-def test_contexts_that_are_dropped_in_training_come_back_in_evaluation():
-    model, (tokens, contexts) = cue_model(encoder=context_encoder(context_dropout=0.9)), draw()
-    evaluated = model(tokens, **contexts).logits
-    torch.manual_seed(0)
-    assert not torch.allclose(model.train()(tokens, **contexts).logits, evaluated, atol=1e-4)
-    assert torch.equal(model.eval()(tokens, **contexts).logits, evaluated)
 
 
 def test_gradient_checkpointing_leaves_the_gradients():

@@ -35,20 +35,6 @@ def test_the_papers_recipes_build_and_say_what_is_printed(path):
     assert modules_of(str(path))[1]
 
 
-def test_the_papers_model_has_the_proportions_of_table_1():
-    modules = {module.name: module for module in modules_of(str(FOLDER / "joint-paper.yaml"))[1]}
-    counts = {name: module.parameters / 1e6 for name, module in modules.items()}
-    printed = {"sentence encoder": 24.5, "text encoder": 65, "decoder": 40, "context encoder": 6.6}
-    assert counts == pytest.approx(printed, rel=0.02)
-    assert sum(counts.values()) == pytest.approx(136, rel=0.01)
-    stages = {name: set(module.stages) for name, module in modules.items()}
-    assert stages["sentence encoder"] == stages["text encoder"] == set()
-    assert "adapt" in stages["context encoder"] and "adapt" not in stages["decoder"]
-    adapted = modules_of(str(FOLDER / "adapt-paper.yaml"))[1]
-    share = sum(module.trained for module in adapted) / sum(module.parameters for module in adapted)
-    assert share == pytest.approx(0.05, abs=0.002)  # "roughly 5% of the total number of parameters"
-
-
 def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_path):
     """The runs are not there; what they will be is read from their recipes."""
     for stage in STAGES:
@@ -97,15 +83,93 @@ def test_what_does_not_go_together_is_said_before_anything_is_read(change, words
         recipe(values)
 
 
-def test_a_proxy_stage_takes_no_contexts(life):
-    values = life.stage("proxy")
-    values["data"]["contexts"] = CONTEXTS
-    with pytest.raises(ConfigError, match="stage proxy trains the decoder without contexts"):
-        recipe(values)
-    values = life.stage("adapt")
-    del values["data"]["contexts"]
-    with pytest.raises(ConfigError, match="data.contexts is missing: stage adapt needs columns"):
-        recipe(values)
+def with_data(values, **data):
+    return values | {"data": values["data"] | data}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "error"),
+    [
+        (
+            lambda life: with_data(life.stage("proxy"), contexts=CONTEXTS),
+            "stage proxy trains the decoder without",
+            ConfigError,
+        ),
+        (
+            lambda life: with_data(life.stage("adapt"), contexts=None),
+            "contexts is missing: stage adapt needs",
+            ConfigError,
+        ),
+        (
+            lambda life: with_data(life.stage("joint"), contexts={"columns": ["titel"]}),
+            "has no metadata column 'titel'; did you mean 'title'",
+            DataError,
+        ),
+        (
+            lambda life: life.stage("adapt", width=32),
+            "32, but .*joint was trained with an e_cue of width 16",
+            ConfigError,
+        ),
+        (
+            lambda life: life.stage("swap", width=32),
+            "32, but .*joint was trained with an e_cue of width 16",
+            ConfigError,
+        ),
+        (
+            lambda life: life.stage("adapt", context_layers=3),
+            "given, but the context encoder of .* is kept",
+            ConfigError,
+        ),
+        (
+            lambda life: life.stage("adapt", start=at(life, "lm")),
+            "start is .*lm, a model of type 'gpt2'",
+            CheckpointError,
+        ),
+        (
+            lambda life: life.stage("joint", sentence_encoder=at(life, "joint")),
+            "is .*joint, a whole CUE model",
+            CheckpointError,
+        ),
+        (
+            lambda life: life.stage("proxy", autoencoder=at(life, "lm")),
+            "model.cue.autoencoder is .*lm, a model of type 'gpt2'",
+            CheckpointError,
+        ),
+        (lambda life: life.stage("swap", start=at(life, "proxy")), "has no context encoder to keep", ConfigError),
+        (
+            lambda life: life.stage("joint", sentence_encoder=at(life, "unigrams")),
+            "is .*unigrams, a model of type 'unigram_autoencoder'; name a causal language model",
+            CheckpointError,
+        ),
+        (
+            lambda life: life.stage("joint", sentence_encoder=at(life, "nothing")),
+            "no run and no model at",
+            CheckpointError,
+        ),
+        (
+            lambda life: with_data(life.stage("joint"), context=64),
+            "data.context is 64, but the sentence encoder .*lm has only 32 positions",
+            ConfigError,
+        ),
+        (
+            lambda life: with_data(life.stage("adapt"), context=64),
+            "data.context is 64, but the decoder of .*joint has only 32 positions",
+            ConfigError,
+        ),
+        (
+            lambda life: life.stage("joint", decoder_heads=3),
+            "the decoder, 16, is not divisible by 3 heads",
+            ConfigError,
+        ),
+        (lambda life: life.stage("joint", context_heads=3), "not divisible by 3 heads", ConfigError),
+    ],
+)
+def test_what_does_not_fit_the_parts_is_refused_in_one_sentence(life, changed, words, error):
+    refused(changed(life), words, error)
+
+
+def at(life, name):
+    return str(life.folder / name)
 
 
 def refused(values, words, error=ContextwiseError):
@@ -114,10 +178,8 @@ def refused(values, words, error=ContextwiseError):
     assert "\n" not in str(caught.value)
 
 
-def test_columns_that_are_not_there_are_named_with_the_nearest(life):
-    values = life.stage("joint")
-    values["data"]["contexts"] = {"columns": ["titel"]}
-    refused(values, "has no metadata column 'titel'; did you mean 'title'", DataError)
+def test_the_same_e_cue_width_is_no_contradiction(life):
+    assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
 
 
 def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
@@ -130,14 +192,6 @@ def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
     refused(values, "has any of the contexts who; all are missing", DataError)
 
 
-def test_another_e_cue_width_is_refused(life):
-    refused(
-        life.stage("adapt", width=32), "width is 32, but .*joint was trained with an e_cue of width 16", ConfigError
-    )
-    refused(life.stage("swap", width=32), "width is 32, but .*joint was trained with an e_cue of width 16", ConfigError)
-    assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
-
-
 @pytest.mark.parametrize("stage", ["adapt", "swap"])
 def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_path):
     other = save_text_encoder(tmp_path / "other", seed=1)
@@ -145,38 +199,6 @@ def test_another_text_encoder_than_the_checkpoints_is_refused(life, stage, tmp_p
     wide = save_text_encoder(tmp_path / "wide", width=32)
     refused(life.stage(stage, text_encoder=wide), "width 32 instead of 16")
     refused(life.stage(stage, pooling="cls"), "pooling 'cls' instead of 'mean'")
-
-
-def test_layers_of_a_context_encoder_that_is_gone_on_with(life):
-    refused(life.stage("adapt", context_layers=3), "context_layers is given, but the context encoder of .* is kept")
-
-
-def test_the_wrong_kind_of_run_in_each_place(life):
-    lm, joint = str(life.folder / "lm"), str(life.folder / "joint")
-    refused(life.stage("adapt", start=lm), "model.cue.start is .*lm, a model of type 'gpt2'", CheckpointError)
-    refused(life.stage("joint", sentence_encoder=joint), "is .*joint, a whole CUE model", CheckpointError)
-    refused(
-        life.stage("proxy", autoencoder=lm), "model.cue.autoencoder is .*lm, a model of type 'gpt2'", CheckpointError
-    )
-    refused(life.stage("swap", start=str(life.folder / "proxy")), "has no context encoder to keep", ConfigError)
-    unigrams = str(life.folder / "unigrams")
-    refused(
-        life.stage("joint", sentence_encoder=unigrams),
-        "sentence_encoder is .*unigrams, a model of type 'unigram_autoencoder'; name a causal language model",
-        CheckpointError,
-    )
-    refused(
-        life.stage("joint", sentence_encoder=str(life.folder / "nothing")), "no run and no model at", CheckpointError
-    )
-
-
-def test_sentences_longer_than_the_sentence_encoder_takes(life):
-    values = life.stage("joint")
-    values["data"]["context"] = 64
-    refused(values, "data.context is 64, but the sentence encoder .*lm has only 32 positions", ConfigError)
-    values = life.stage("adapt")
-    values["data"]["context"] = 64
-    refused(values, "data.context is 64, but the decoder of .*joint has only 32 positions", ConfigError)
 
 
 def test_a_sentence_encoder_of_another_tokenizer(life, tmp_path, text_encoder):
@@ -193,13 +215,6 @@ def test_nothing_is_written_where_something_is_refused(life, tmp_path):
     with pytest.raises(CheckpointError):
         train(recipe(values))
     assert not (tmp_path / "refused").exists()
-
-
-def test_heads_that_do_not_divide_the_width(life):
-    refused(
-        life.stage("joint", decoder_heads=3), "the width of the decoder, 16, is not divisible by 3 heads", ConfigError
-    )
-    refused(life.stage("joint", context_heads=3), "not divisible by 3 heads", ConfigError)
 
 
 def test_a_damaged_start_is_said(life, tmp_path):

@@ -3,9 +3,6 @@
 import gzip
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,10 +13,9 @@ from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
 from contextwise_papers.cue import CueForCausalLM
-from contextwise_papers.cue.contexts import settings_of
-from contextwise_papers.cue.rescoring import RankedLists, Rescore
+from contextwise_papers.cue.contexts import ContextTexts, settings_of
+from contextwise_papers.cue.rescoring import Rescore
 from contextwise_papers.cue.scoring import Sentences
-from contextwise_papers.cue.sentence import ContextTexts
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import save_model, write_rows
@@ -34,7 +30,7 @@ CONTEXTS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cue_rescoring")
     make_corpus(folder)
     save_model(folder / "cue", cue_model(write_text_encoder(folder / "bert")))
@@ -43,11 +39,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cue(folder: Path) -> CueForCausalLM:
+def cue(folder):
     return CueForCausalLM.from_pretrained(folder / "cue").eval()
 
 
-def unigram_model(probabilities: dict[int, float]) -> GPT2LMHeadModel:
+def unigram_model(probabilities):
     """A model that gives each token the same probability everywhere: its states are all one vector."""
     config = GPT2Config(
         vocab_size=257, n_positions=16, n_embd=8, n_layer=1, n_head=1, tie_word_embeddings=False, eos_token_id=256
@@ -65,10 +61,10 @@ def unigram_model(probabilities: dict[int, float]) -> GPT2LMHeadModel:
 
 
 @pytest.fixture
-def rescore(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def rescore(tmp_path):
     """Ranks the candidates of one list."""
 
-    def rank(model: Any, candidates: list[Any], contexts: Any = None, weight: float = 1.0) -> list[dict[str, Any]]:
+    def rank(model, candidates, contexts=None, weight=1.0):
         file = write_rows(tmp_path / "list.jsonl", [{"candidates": candidates, "contexts": contexts}])
         subject = Subject(model, tokenizer=BYTES, device="cpu")
         out = tmp_path / f"out{len(list(tmp_path.iterdir()))}"
@@ -78,11 +74,11 @@ def rescore(tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
     return rank
 
 
-def texts_of(ranked: list[dict[str, Any]]) -> list[str]:
+def texts_of(ranked):
     return [one["text"] for one in ranked]
 
 
-def test_log_probabilities_worked_by_hand(rescore) -> None:
+def test_log_probabilities_worked_by_hand(rescore):
     model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
     ranked = rescore(model, ["bb", "a", "ab"])
     assert texts_of(ranked) == ["a", "ab", "bb"] and [one["rank"] for one in ranked] == [1, 2, 3]
@@ -93,19 +89,19 @@ def test_log_probabilities_worked_by_hand(rescore) -> None:
         assert one["per_token"] == pytest.approx(math.log(probability) / (one["tokens"] + 1), abs=1e-5)
 
 
-def test_a_special_token_that_a_candidate_spells_is_text(rescore) -> None:
+def test_a_special_token_that_a_candidate_spells_is_text(rescore):
     """As one token it would be the end of a sentence within the sentence."""
     spelled = BYTES.eos_token
     (ranked,) = rescore(unigram_model({256: 0.25}), [spelled])
     assert ranked["tokens"] == len(spelled.encode()) > 1
 
 
-def test_equal_candidates_stay_in_their_order(rescore) -> None:
+def test_equal_candidates_stay_in_their_order(rescore):
     model = unigram_model({ord("a"): 0.25, ord("b"): 0.25, ord("c"): 0.25, 256: 0.25})
     assert texts_of(rescore(model, ["cb", "ab", "a", "ba"])) == ["a", "cb", "ab", "ba"]
 
 
-def test_given_scores_are_mixed_in_by_weight(rescore) -> None:
+def test_given_scores_are_mixed_in_by_weight(rescore):
     model = unigram_model({ord("a"): 0.5, ord("b"): 0.25, 256: 0.25})
     candidates = [{"text": "a", "score": -8}, {"text": "b", "score": -1.0}]
     assert texts_of(rescore(model, candidates)) == ["a", "b"]
@@ -118,9 +114,7 @@ def test_given_scores_are_mixed_in_by_weight(rescore) -> None:
         rescore(model, [candidates[0], "b"], weight=0.5)
 
 
-def test_log_probabilities_are_those_of_the_scoring_pass(
-    folder: Path, cue: CueForCausalLM, rescore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_probabilities_are_those_of_the_scoring_pass(folder, cue, rescore, monkeypatch):
     monkeypatch.chdir(folder)
     corpus = Corpus.open("corpus")
     found = evaluate_sentences("cue", corpus)
@@ -135,7 +129,7 @@ def test_log_probabilities_are_those_of_the_scoring_pass(
         assert -own["log_probability"] == pytest.approx(nats[number], rel=1e-5)
 
 
-def test_contexts_count_in_any_order(cue: CueForCausalLM, rescore) -> None:
+def test_contexts_count_in_any_order(cue, rescore):
     candidates = ["Oil rises.", "Grain falls."]
     given = rescore(cue, candidates, CONTEXTS)
     assert rescore(cue, candidates, dict(reversed(CONTEXTS.items()))) == given
@@ -145,7 +139,7 @@ def test_contexts_count_in_any_order(cue: CueForCausalLM, rescore) -> None:
     )
 
 
-def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, rescore) -> None:
+def test_what_a_model_does_not_take_is_refused(cue, rescore):
     with pytest.raises(DataError, match=r"the context 'titel' is unknown to the model; did you mean 'title'\?"):
         rescore(cue, ["a"], {"titel": "x"})
     with pytest.raises(DataError, match="the context 'title' is an object"):
@@ -155,11 +149,11 @@ def test_what_a_model_does_not_take_is_refused(cue: CueForCausalLM, rescore) -> 
         rescore(small, ["az"])
 
 
-def rescored(source: Path, file: Path, out: Path) -> RankedLists:
+def rescored(source, file, out):
     return measure(source, Rescore(file=file), out=out, device="cpu")
 
 
-def test_a_file_of_lists_is_ranked_as_its_lists_are(folder: Path, cue: CueForCausalLM, rescore, tmp_path: Path) -> None:
+def test_a_file_of_lists_is_ranked_as_its_lists_are(folder, cue, rescore, tmp_path):
     rows = [
         {"id": "one", "candidates": ["Oil rises.", {"text": "Oil falls.", "score": -2}], "contexts": CONTEXTS},
         {"candidates": ["Grain.", "Bank."]},
@@ -197,14 +191,14 @@ def test_a_file_of_lists_is_ranked_as_its_lists_are(folder: Path, cue: CueForCau
         ('{"candidates": ["a"], "contexts": {"dat": 1}}', r":2: the context 'dat' is unknown .*did you mean 'date'\?"),
     ],
 )  # fmt: skip
-def test_a_bad_line_is_named(folder: Path, tmp_path: Path, line: str, message: str) -> None:
+def test_a_bad_line_is_named(folder, tmp_path, line, message):
     (tmp_path / "lists.jsonl").write_text('{"candidates": ["a"]}\n' + line + "\n")
     with pytest.raises(DataError, match=message):
         rescored(folder / "cue", tmp_path / "lists.jsonl", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_empty_file_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_an_empty_file_is_refused(folder, tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match="is empty; give one list of candidates a line"):
         rescored(folder / "lm", tmp_path / "empty.jsonl", tmp_path / "out")

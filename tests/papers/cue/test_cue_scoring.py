@@ -15,10 +15,13 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import as_json
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
-from contextwise.data import Corpus
+from contextwise.data import Corpus, prepare_corpus
 from contextwise.objectives.objective import generator
+from contextwise.reports.runs import report_page
+from contextwise.training import train
 from contextwise_papers.cue.encoding import TextEncoder
 from contextwise_papers.cue.scoring import Rows, Sentences, dropped, score_rows
+from cue_runs import Runs, recipe, write_articles
 from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, proxy_model, sentence_model, write_text_encoder
 from small import save_model
@@ -27,7 +30,7 @@ LONGEST = 128
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A corpus, a text encoder, a sentence model, and CUE models with contexts and without."""
     folder = tmp_path_factory.mktemp("cue_scoring")
     make_corpus(folder)
@@ -40,23 +43,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def corpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+def corpus(folder, monkeypatch):
     monkeypatch.chdir(folder)
     return Corpus.open(folder / "corpus")
 
 
-def by_hand(folder: Path) -> tuple[list[list[float]], list[list[float]]]:
+def by_hand(folder):
     """Each sentence's nats under the CUE model and under its sentence encoder, from nothing but transformers and the text."""
     model = AutoModelForCausalLM.from_pretrained(folder / "cue").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder / "cue")
     bert, pieces = AutoModel.from_pretrained(folder / "bert"), AutoTokenizer.from_pretrained(folder / "bert")
 
-    def vector(text: str) -> torch.Tensor:
+    def vector(text):
         ids = [pieces.cls_token_id, *pieces(text, add_special_tokens=False).input_ids, pieces.sep_token_id]
         ids = [*ids[:63], ids[-1]] if len(ids) > 64 else ids
         return bert(torch.tensor([ids])).last_hidden_state[0].mean(0)
 
-    def losses(logits: torch.Tensor, targets: list[int]) -> list[float]:
+    def losses(logits, targets):
         return [-row.log_softmax(-1)[target].item() for row, target in zip(logits[0], targets, strict=True)]
 
     end, own, alone = tokenizer.eos_token_id, [], []
@@ -77,7 +80,7 @@ def by_hand(folder: Path) -> tuple[list[list[float]], list[list[float]]]:
 
 
 @torch.no_grad()
-def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder: Path, corpus: Corpus) -> None:
+def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder, corpus):
     result = evaluate_sentences("cue", corpus)
     own, alone = by_hand(folder)
     flat = np.array([nats for sentence in own for nats in sentence])
@@ -93,7 +96,7 @@ def test_the_perplexity_is_that_of_a_recomputation_by_hand(folder: Path, corpus:
     assert about["relative_perplexity"]["value"] == pytest.approx(math.exp(flat.mean() - other.mean()) - 1, abs=1e-5)
 
 
-def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
+def test_the_files_agree_with_each_other(corpus):
     result = evaluate_sentences("cue", corpus)
     documents, targets = result.documents, result.tokens()
     sums = np.bincount(targets["document"].to_numpy(), weights=targets["nats"].to_numpy())
@@ -106,7 +109,7 @@ def test_the_files_agree_with_each_other(corpus: Corpus) -> None:
     assert result.summary["label"] == "corpus-train"
 
 
-def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
+def test_batches_and_limits_change_nothing(corpus):
     whole = evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy()
     small = evaluate_sentences("cue", corpus, batch_tokens=150).tokens()["nats"].to_numpy()
     assert np.allclose(whole, small, atol=1e-4)
@@ -115,7 +118,7 @@ def test_batches_and_limits_change_nothing(corpus: Corpus) -> None:
     assert first.summary["documents"] == 5 and np.allclose(nats, whole[: len(nats)], atol=1e-4)
 
 
-def test_sentences_longer_than_the_model_are_scored_whole(corpus: Corpus) -> None:
+def test_sentences_longer_than_the_model_are_scored_whole(corpus):
     result = evaluate_sentences("short-cue", corpus)
     about = result.summary["sentences"]
     assert about["positions"] == 48 < about["longest"] and about["in_windows"] > 0
@@ -126,7 +129,7 @@ def test_sentences_longer_than_the_model_are_scored_whole(corpus: Corpus) -> Non
     assert (visible >= np.minimum(position, 24)).all() and (visible <= 48).all()
 
 
-def test_a_sentence_model_is_scored_alike(corpus: Corpus) -> None:
+def test_a_sentence_model_is_scored_alike(corpus):
     result = evaluate_sentences("lm", corpus)
     sentences = Sentences(corpus)
     model = sentence_model(positions=LONGEST)
@@ -141,9 +144,9 @@ def test_a_sentence_model_is_scored_alike(corpus: Corpus) -> None:
 
 
 @pytest.mark.long
-def test_contexts_are_a_set_and_each_counts(corpus: Corpus) -> None:
-    def nats(**options: object) -> np.ndarray:
-        return evaluate_sentences("cue", corpus, **options).tokens()["nats"].to_numpy()  # type: ignore[arg-type]
+def test_contexts_are_a_set_and_each_counts(corpus):
+    def nats(**options):
+        return evaluate_sentences("cue", corpus, **options).tokens()["nats"].to_numpy()
 
     whole = nats()
     turned = nats(contexts=["previous_sentence", "topics", "date", "title"])
@@ -159,7 +162,7 @@ def test_contexts_are_a_set_and_each_counts(corpus: Corpus) -> None:
     assert 0.2 < half.summary["contexts"]["missing"]["date"] < 0.8
 
 
-def test_what_is_dropped_depends_on_seed_and_number_alone() -> None:
+def test_what_is_dropped_depends_on_seed_and_number_alone():
     sets = [["a", None, "c"]] * 500
     first, again = dropped(sets, 0.3), dropped(sets[:100], 0.3)
     assert first[:100] == again and first != dropped(sets, 0.3, seed=1)
@@ -168,24 +171,24 @@ def test_what_is_dropped_depends_on_seed_and_number_alone() -> None:
     assert dropped(sets, 0.0) == sets
 
 
-def test_contexts_are_encoded_once(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contexts_are_encoded_once(corpus, monkeypatch):
     first = evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy()
 
-    def fails(*_: object) -> None:
+    def fails(*_):
         raise AssertionError("a text that is in the cache was encoded again")
 
     monkeypatch.setattr(TextEncoder, "encode", fails)
     assert np.array_equal(evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy(), first)
 
 
-def test_a_context_of_no_training_is_said(corpus: Corpus) -> None:
+def test_a_context_of_no_training_is_said(corpus):
     result = evaluate_sentences("cue", corpus, contexts=["title"])
     assert result.summary["condition"] == "title"
     with pytest.raises(ConfigError, match=r"contexts names 'topcs', which is no context here; did you mean 'topics'\?"):
         evaluate_sentences("cue", corpus, contexts=["topcs"])
 
 
-def test_another_text_encoder_is_refused(folder: Path, corpus: Corpus, tmp_path: Path) -> None:
+def test_another_text_encoder_is_refused(folder, corpus, tmp_path):
     model = cue_model(write_text_encoder(tmp_path / "bert"))
     save_model(tmp_path / "other", model)
     write_text_encoder(tmp_path / "bert", seed=5)
@@ -193,7 +196,7 @@ def test_another_text_encoder_is_refused(folder: Path, corpus: Corpus, tmp_path:
         evaluate_sentences(tmp_path / "other", corpus)
 
 
-def test_a_model_without_a_context_encoder_gets_none(corpus: Corpus) -> None:
+def test_a_model_without_a_context_encoder_gets_none(corpus):
     result = evaluate_sentences("plain-cue", corpus)
     assert result.summary["contexts"] == {"types": [], "trained": []} and result.summary["condition"] is None
     with pytest.raises(ConfigError, match="the model has no context encoder"):
@@ -204,7 +207,7 @@ def test_a_model_without_a_context_encoder_gets_none(corpus: Corpus) -> None:
 
 @pytest.mark.long
 @torch.no_grad()
-def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None:
+def test_proxies_are_scored_when_asked_for(folder, corpus):
     for noise in (0.0, 0.7):
         model = proxy_model(noise)
         save_model(folder / f"proxy-{noise}", model)
@@ -223,12 +226,12 @@ def test_proxies_are_scored_when_asked_for(folder: Path, corpus: Corpus) -> None
         assert evaluate_sentences(f"proxy-{noise}", corpus).summary["loss"] != result.summary["loss"]
 
 
-def test_models_are_compared_by_article(corpus: Corpus) -> None:
+def test_models_are_compared_by_article(corpus):
     result = compare(["lm", "cue"], results=evaluate_all(["lm", "cue"], corpus))
     one, other = (evaluate_sentences(source, corpus).summary["loss"]["value"] for source in ("cue", "lm"))
     difference = result.differences[0]
     assert difference.difference.value == pytest.approx(one - other, abs=1e-6)
-    assert difference.difference.low < one - other < difference.difference.high  # type: ignore[operator]
+    assert difference.difference.low < one - other < difference.difference.high
     relative = as_json(result)["differences"][0]["relative_perplexity"]["value"]
     assert relative == pytest.approx(math.exp(one - other) - 1, abs=1e-6)
     assert "cue and lm are scored sentence by sentence, each on its own, its end included." in [
@@ -236,14 +239,14 @@ def test_models_are_compared_by_article(corpus: Corpus) -> None:
     ]
 
 
-def test_one_model_with_and_without_contexts_is_two_members(corpus: Corpus) -> None:
+def test_one_model_with_and_without_contexts_is_two_members(corpus):
     places = [str(evaluate_sentences("cue", corpus, contexts=types).path) for types in (None, [])]
     result = compare(places)
     assert [group.name for group in result.groups] == ["cue", "cue (no contexts)"]
     assert not any("metadata have changed" in note for note in result.notes)
 
 
-def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(corpus: Corpus) -> None:
+def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(corpus):
     by_document, by_sentence = evaluate_model("lm", corpus, context=32), evaluate_sentences("cue", corpus)
     sources = [str(by_document.path), str(by_sentence.path)]
     with pytest.raises(DataError, match=r"of .* whole documents were scored, and of .* single sentences"):
@@ -255,14 +258,28 @@ def test_sentences_and_documents_are_compared_by_the_bits_of_their_bytes_alone(c
     assert any(note.startswith("cue is scored sentence by sentence") for note in result.notes)
 
 
-def test_a_cue_model_reads_no_documents(corpus: Corpus) -> None:
+def test_a_cue_model_reads_no_documents(corpus):
     with pytest.raises(
         ConfigError, match="cue does not read whole documents; score it with contextwise measure sentences"
     ):
         evaluate_model("cue", corpus)
 
 
-def test_the_end_of_a_sentence_is_a_target() -> None:
+def test_an_evaluation_by_sentence_is_said_to_be_one(tmp_path):
+    sources = [
+        f"{name}={write_articles(tmp_path / f'{name}.jsonl', 12, i)}" for i, name in enumerate(("train", "test"))
+    ]
+    corpus = prepare_corpus(sources, "train:300", tmp_path / "corpus").path
+    lm = Runs(tmp_path, corpus, "").sentence_models()[0]
+    run = train(recipe(lm))
+    evaluate_sentences(run.path, Corpus.open(corpus, split="test"))
+    report_page([run]).write(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "tokens, single sentences." in page
+    assert "windows of" not in page
+
+
+def test_the_end_of_a_sentence_is_a_target():
     rows = Rows([np.array([5, 6]), np.array([7])], end_of_text=256)
     assert rows.document(0).tolist() == [5, 6, 256] and rows.lengths.tolist() == [3, 2]
     assert rows.ends().tolist() == [False, False, True, False, True]

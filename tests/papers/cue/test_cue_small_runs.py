@@ -21,16 +21,12 @@ from contextwise_papers.cue.parts import CueContextEncoder
 from contextwise_papers.cue.runs import HeldOut
 from contextwise_papers.cue.section_7_cache import CacheOfWords
 from contextwise_papers.cue.tables_1_2_counts import CorpusCounts, ModuleCounts
-from contextwise_papers.item import RECIPES, Item
+from contextwise_papers.item import RECIPES
 from sentence_models import WORDS, write_text_encoder
-from shipped import ALL_ITEMS
+from shipped import ALL_ITEMS, an_item
 from small import run_summary
 
 ITEMS = {name: item for name, item in ALL_ITEMS.items() if name.startswith("cue/")}
-
-
-def item(**printed):
-    return Item(title="it", source="CUE", measure="none", printed=printed, scales={})
 
 
 # In miniature
@@ -77,19 +73,16 @@ def settings(news, **changes):
         "corpus": str(news / "corpus"),
         "templates": {
             "sentences": {
-                "objective": "sentence",
                 "data": data,
                 "model": {"layers": 1, "width": 16, "heads": 2},
                 "training": training | {"steps": 4},
             },
             "joint": {
-                "objective": "sentence",
                 "data": data | {"contexts": contexts},
                 "model": {"cue": {"stage": "joint", "text_encoder": str(news / "bert"), "pooling": "mean"} | shape},
                 "training": training | {"steps": 6},
             },
             "alone": {
-                "objective": "sentence",
                 "data": data,
                 "model": {"cue": {"stage": "joint", "width": 16, "decoder_layers": 1, "decoder_heads": 2}},
                 "training": training | {"steps": 6},
@@ -115,7 +108,7 @@ def test_attention_in_miniature(news, folder, monkeypatch):
     one = settings(news, sentences=40, gains="gains", without="none")
     measure = AttentionOverTraining(**one | {"seeds": [0, 1]})
     assert [recipe.name for recipe in measure.recipes(folder)] == ["sentence LM", "both"] * 2
-    outcome = measure.measure(item(), folder)
+    outcome = measure.measure(an_item(), folder)
     assert outcome.figures["steps"] == [2, 4, 6]
     (plot,) = outcome.plots
     assert set(plot.series) == {"title", "topics", "previous_sentence"}
@@ -129,12 +122,12 @@ def test_attention_in_miniature(news, folder, monkeypatch):
     perplexities = {name: {"value": value} for name, value in gains.items()}
     (folder / "gains.json").write_text(json.dumps({"figures": {"perplexities": perplexities}}))
     monkeypatch.setattr(figure_3_attention, "most_weight", lambda *_: Claim("most", True, "by 1"))
-    again = AttentionOverTraining(**one).measure(item(), folder)
+    again = AttentionOverTraining(**one).measure(an_item(), folder)
     assert again.claims[0].holds is None and "one seed decides nothing" in again.claims[0].evidence
     assert again.figures["gains"] == pytest.approx({"none": 0.0, "title": 0.2, "topics": 0.1, "previous_sentence": 0.5})
     assert "over 3 contexts" in again.claims[1].evidence
     with pytest.raises(DataError, match=r"gains\.json has no row 'no context'"):
-        AttentionOverTraining(**settings(news, sentences=40, gains="gains")).measure(item(), folder)
+        AttentionOverTraining(**settings(news, sentences=40, gains="gains")).measure(an_item(), folder)
 
 
 def test_attention_is_that_of_the_checkpoints_weights(news, folder):
@@ -180,7 +173,7 @@ def test_one_checkpoint_shows_no_change(tmp_path):
 @pytest.mark.long
 def test_clusters_in_miniature(news, folder):
     measure = ContextClusters(**settings(news, clusters=2, permutations=199, seeds=[0, 1]))
-    outcome = measure.measure(item(), folder)
+    outcome = measure.measure(an_item(), folder)
     # Every eighth of the 40 test articles has neither title nor topics, and a first sentence has none before it.
     assert (outcome.figures["articles"], outcome.figures["left_out"]) == (35, 5)
     assert "5 more have no context" in outcome.tables[0].title
@@ -200,7 +193,7 @@ def test_clusters_in_miniature(news, folder):
     assert outcome.figures["likeness_without_training"]["permutations"] == 199
     words = {row[2].split(", ")[0] for row in outcome.tables[0].rows}
     assert words == set(TOPICS)
-    limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(item(), folder)
+    limited = ContextClusters(**settings(news, clusters=2, articles=20, permutations=99)).measure(an_item(), folder)
     assert limited.figures["articles"] + limited.figures["left_out"] == 20
     assert "one seed decides nothing" in limited.claims[0].evidence
 
@@ -208,11 +201,11 @@ def test_clusters_in_miniature(news, folder):
 @pytest.mark.long
 def test_too_many_clusters_and_no_contexts_are_refused(news, folder, tmp_path):
     with pytest.raises(DataError, match="35 articles .* too few for 40 clusters"):
-        ContextClusters(**settings(news, clusters=40)).measure(item(), folder)
+        ContextClusters(**settings(news, clusters=40)).measure(an_item(), folder)
     values = settings(news, clusters=2)
     values["runs"]["both"] = [*values["runs"]["both"], "data.contexts.columns=[]"]
     with pytest.raises(DataError, match=r"no article .* has any of the contexts previous_sentence"):
-        ContextClusters(**values).measure(item(), tmp_path)
+        ContextClusters(**values).measure(an_item(), tmp_path)
 
 
 @pytest.mark.long
@@ -220,7 +213,7 @@ def test_the_cache_in_miniature(news, folder, monkeypatch):
     printed = {"shares": {"in contexts": 0.3}, "gains": {"in contexts": 0.74}, "types": {"title": 0.09}}
     measure = CacheOfWords(**settings(news, control="alone"))
     assert {recipe.name for recipe in measure.recipes(folder)} == {"sentence LM", "both", "alone"}
-    outcome = measure.measure(item(**printed), folder)
+    outcome = measure.measure(an_item(**printed), folder)
     first, control, types = outcome.tables
     assert "both against its sentence encoder alone: 40 articles" in first.title
     assert control.title.startswith("both against alone")
@@ -231,7 +224,7 @@ def test_the_cache_in_miniature(news, folder, monkeypatch):
     own, control = (outcome.figures["bins"][name] for name in ("its sentence encoder alone", "alone"))
     assert own["in contexts"]["loss_with"] == pytest.approx(control["in contexts"]["loss_with"])
     assert own["in contexts"]["loss_without"] != pytest.approx(control["in contexts"]["loss_without"])
-    two = CacheOfWords(**settings(news, seeds=[0, 1])).measure(item(**printed), folder)
+    two = CacheOfWords(**settings(news, seeds=[0, 1])).measure(an_item(**printed), folder)
     assert "mean of 2 seeds" in two.tables[0].title
     one, both = (
         result.figures["bins"]["its sentence encoder alone"]["in contexts"]["gain"] for result in (outcome, two)
@@ -239,29 +232,29 @@ def test_the_cache_in_miniature(news, folder, monkeypatch):
     assert one["value"] != both["value"] and both["seeds"] == 2
     assert [claim.holds for claim in outcome.claims] == [None] * 4
     monkeypatch.setattr(section_7_cache, "cache_claims", lambda *_: [Claim("gains", True, "by 1")])
-    (claim,) = CacheOfWords(**settings(news)).measure(item(**printed), folder).claims
+    (claim,) = CacheOfWords(**settings(news)).measure(an_item(**printed), folder).claims
     assert claim.holds is None and claim.evidence.startswith("by 1; one seed decides nothing")
 
 
 def test_a_run_without_contexts_is_refused(news, folder):
     values = settings(news) | {"run": "sentence LM"}
     with pytest.raises(ConfigError, match="'sentence LM' has no contexts; name one that was trained with some"):
-        CacheOfWords(**values).measure(item(), folder)
+        CacheOfWords(**values).measure(an_item(), folder)
     for measure in (ContextClusters(**values), AttentionOverTraining(**values)):
         with pytest.raises(CheckpointError, match="has no context encoder"):
-            measure.measure(item(), folder)
+            measure.measure(an_item(), folder)
 
 
 def test_clusters_without_scikit_learn(news, folder, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install scikit-learn"):
-        ContextClusters(**settings(news)).measure(item(), folder)
+        ContextClusters(**settings(news)).measure(an_item(), folder)
 
 
 def test_counts_of_a_corpus_in_miniature(news, tmp_path):
     parts = {"training": {"split": "train"}, "a part": {"split": "train", "tokens": 700}, "test": {"split": "test"}}
     measure = CorpusCounts(corpus=str(news / "corpus"), parts=parts)
-    outcome = measure.measure(item(rows={"training": ["250K", "8.5M", "215M"]}), tmp_path)
+    outcome = measure.measure(an_item(rows={"training": ["250K", "8.5M", "215M"]}), tmp_path)
     lines = [json.loads(line)["text"] for line in (news / "train.jsonl").read_text().splitlines()]
     counts = outcome.figures["counts"]
     assert counts["training"]["articles"] == 60
@@ -272,7 +265,7 @@ def test_counts_of_a_corpus_in_miniature(news, tmp_path):
     assert outcome.tables[0].rows[0][1] == "60 (250K)"
     assert outcome.claims[0].holds is True
     with pytest.raises(DataError):
-        CorpusCounts(corpus=str(news / "corpus"), parts={"x": {"split": "none"}}).measure(item(), tmp_path)
+        CorpusCounts(corpus=str(news / "corpus"), parts={"x": {"split": "none"}}).measure(an_item(), tmp_path)
 
 
 def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
@@ -293,7 +286,7 @@ def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
 
 
 def test_a_run_that_is_not_there_is_named(news):
-    with pytest.raises(ValueError, match="'none' is none of sentence LM, alone, both"):
+    with pytest.raises(ValueError, match="the item names the run 'none', which is none of sentence LM, alone, both"):
         CacheOfWords(**settings(news, control="none"))
 
 

@@ -17,8 +17,8 @@ from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
 from contextwise_papers.cue import CueConfig, CueForCausalLM
+from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.encoding import TextEncoder
-from contextwise_papers.cue.sentence import ContextTexts
 from cue_runs import CONTEXTS, part, recipe, same, weights
 
 
@@ -124,7 +124,7 @@ def examples_of(life):
     held_out = Corpus.open(life.corpus, "validation")
     vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
     examples = build_objective("sentence").examples(held_out, Cut(32), 0, vocabulary)
-    return examples, ContextTexts(examples, recipe(life.stage("joint")).data.contexts)
+    return examples, ContextTexts(examples.sentences, recipe(life.stage("joint")).data.contexts)
 
 
 def test_the_validation_loss_is_what_the_exported_model_gives(life):

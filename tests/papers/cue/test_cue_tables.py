@@ -11,20 +11,14 @@ import yaml
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import joint_freedom
-from contextwise.base.intervals import student_t
+from contextwise.base.intervals import estimate, student_t
 from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Verdict
 from contextwise_papers.cue import tables_3_to_6_perplexity
-from contextwise_papers.cue.tables_3_to_6_perplexity import (
-    CuePartitions,
-    CuePerplexity,
-    Scored,
-    kept_gain,
-    mean_kept_gain,
-    mean_over_partitions,
-)
-from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
+from contextwise_papers.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
+from contextwise_papers.item import RECIPES, find_item, measure_at
 from cue_runs import save_text_encoder, write_articles
+from shipped import an_item
 
 TEMPLATES = {
     "a": {"model": {"size": "pico"}, "training": {"steps": 1}},
@@ -50,17 +44,17 @@ def test_only_the_runs_behind_the_rows_are_made():
 
 
 def test_a_template_that_is_not_there_is_named():
-    with pytest.raises(ConfigError, match="the run 'base' is of the template 'z', which is none of a, b"):
+    with pytest.raises(ConfigError, match="the run 'base' names the template 'z', which is none of a, b"):
         staged(runs={"base": ["z"]})
 
 
 def scored(*nats, targets=(10.0, 10.0, 20.0)):
-    return Scored(np.array([nats]), np.array(targets))
+    return Scored(np.array([[nats]]), np.array(targets))
 
 
 def test_how_much_of_a_gain_is_kept():
     def scored(*nats):
-        return Scored(np.array([nats * 2]), np.array([10.0, 10.0, 20.0] * 2))
+        return Scored(np.array([[nats * 2]]), np.array([10.0, 10.0, 20.0] * 2))
 
     base, best = scored(20.0, 20.0, 40.0), scored(10.0, 10.0, 20.0)  # 2 and 1 nats a target
     assert kept_gain(base, base, best).value == pytest.approx(0)
@@ -72,9 +66,8 @@ def test_how_much_of_a_gain_is_kept():
     # All articles are alike, so there is nothing uncertain.
     assert (kept.low, kept.high) == pytest.approx((exact, exact))
     # Two seeds whose mean is the same row.
-    lower, higher = ([share * nats for nats in part.nats[0]] for share in (0.9, 1.1))
-    base, best = (Scored(np.repeat(row.nats, 2, axis=0), row.targets) for row in (base, best))
-    both = kept_gain(Scored(np.array([lower, higher]), part.targets), base, best)
+    base, best = (Scored(np.repeat(row.nats, 2, axis=1), row.targets) for row in (base, best))
+    both = kept_gain(Scored(np.concatenate([0.9 * part.nats, 1.1 * part.nats], axis=1), part.targets), base, best)
     shares = [(np.exp(2) - np.exp(loss)) / (np.exp(2) - np.exp(1)) for loss in (1.35, 1.65)]
     assert both.value == pytest.approx(exact)
     assert both.high - both.value == pytest.approx(12.7062 * abs(shares[0] - shares[1]) / 2, rel=1e-4)
@@ -85,7 +78,7 @@ def test_a_mean_over_partitions_has_an_interval_over_partitions_seeds_and_articl
     targets = np.full(6, 10.0)
     losses_PS = np.array([[0.9, 1.1], [1.9, 2.1], [2.9, 3.1]])
     nats_PSA = losses_PS[:, :, None] * targets
-    mean = mean_over_partitions(nats_PSA, targets)
+    mean = Scored(nats_PSA, targets).loss
     seeds, partitions = (0.2**2 / 2 / 2, 1), (1 / 3, 2)  # variances of the means, and their degrees of freedom
     assert mean.value == pytest.approx(2)
     half = student_t(joint_freedom([seeds, partitions])) * np.sqrt(seeds[0] + partitions[0])
@@ -94,19 +87,19 @@ def test_a_mean_over_partitions_has_an_interval_over_partitions_seeds_and_articl
     # Articles that differ add their own part; a row that is the same in all partitions has no part of theirs.
     nats_PSA = nats_PSA[[1, 1, 1]] + np.array([-1, 1, -1, 1, -1, 1]) * 10.0
     articles = (1.2 / 6, 5)
-    shared = mean_over_partitions(nats_PSA, targets)
+    shared = Scored(nats_PSA, targets).loss
     half = student_t(joint_freedom([seeds, articles])) * np.sqrt(seeds[0] + articles[0])
     assert shared.high - shared.value == pytest.approx(half, rel=1e-4)
-    assert shared == mean_over_partitions(nats_PSA[:1], targets)
+    assert shared == Scored(nats_PSA[:1], targets).loss == estimate([nats_PSA[0]], targets)
 
 
 def test_the_mean_share_of_a_gain_has_the_spread_of_the_partitions():
-    def scored(loss):
-        return Scored(np.full((1, 6), 10 * loss), np.full(6, 10.0))
+    def scored(*losses):
+        return Scored(np.tile(10 * np.array(losses)[:, None, None], 6), np.full(6, 10.0))
 
-    base, best = scored(2.0), scored(1.0)
+    base, best = scored(2.0, 2.0), scored(1.0, 1.0)
     gains = [(np.exp(2) - np.exp(loss)) / (np.exp(2) - np.exp(1)) for loss in (1.2, 1.4)]
-    mean = mean_kept_gain([(scored(1.2), base, best), (scored(1.4), base, best)])
+    mean = kept_gain(scored(1.2, 1.4), base, best)
     assert mean.value == pytest.approx(np.mean(gains))
     assert mean.high - mean.value == pytest.approx(12.7062 * abs(gains[0] - gains[1]) / 2, rel=1e-4)
 
@@ -179,7 +172,7 @@ def test_no_partition_is_drawn_twice():
 def test_half_of_no_gain_is_not_most_of_it(monkeypatch):
     """Where the best row is worse than the base, the share of both losses is above one half."""
     base, worse, worst = (
-        Scored(np.add.outer([0, 0.01, -0.01], np.full(60, loss)), np.ones(60)) for loss in (4, 4.03, 4.05)
+        Scored(np.add.outer([[0, 0.01, -0.01]], np.full(60, loss)), np.ones(60)) for loss in (4, 4.03, 4.05)
     )
     share = kept_gain(worst, base, worse)
     assert share.low > 0.5
@@ -201,7 +194,7 @@ def news(tmp_path_factory):
 
 def settings(corpus, encoder):
     training = {"steps": 3, "examples_per_step": 8, "learning_rate": 1e-2, "evaluation_tokens": 320, "save_every": 3}
-    shared = {"objective": "sentence", "training": training}
+    shared = {"training": training}
     contexts = {"columns": ["title", "tags"], "previous_sentence": True}
     cue = {"stage": "joint", "text_encoder": encoder, "pooling": "mean", "decoder_layers": 1, "decoder_heads": 2}
     cue |= {"context_layers": 1, "context_heads": 2}
@@ -235,16 +228,10 @@ def settings(corpus, encoder):
     }
 
 
-def item():
-    return Item(
-        title="t", source="s", measure="cue_perplexity", printed={}, scales={"tiny": Scale(machine="any", settings={})}
-    )
-
-
 @pytest.mark.long
 def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeypatch):
     measure = validate(CuePerplexity, settings(*news), "the settings")
-    outcome = measure.measure(item(), tmp_path)
+    outcome = measure.measure(an_item(), tmp_path)
     names = [path.name.rpartition("-")[0] for path in outcome.runs]
     assert names == [f"small-{name}-s0" for name in ("lm", "both", "adapted")]
     evaluation = outcome.runs[1] / "evaluation"
@@ -259,7 +246,7 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeyp
         monkeypatch.setattr(tables_3_to_6_perplexity, name, lambda *_: Verdict(True))
     # Again: nothing is trained or scored anew, and the numbers are the same.
     before = {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
-    again = measure.measure(item(), tmp_path)
+    again = measure.measure(an_item(), tmp_path)
     assert again.figures == figures
     # One seed decides nothing, whatever the intervals over articles say.
     assert [claim.holds for claim in again.claims] == [None, None]
@@ -272,7 +259,7 @@ def test_partitions_in_miniature_have_one_interval_for_all(news, tmp_path):
     values = settings(*news) | {"types": ["title", "tags", "previous_sentence"], "trained_on": {"both": "A"}}
     values |= {"partitions": 2, "tested_on": {"adapted": "both"}, "partition_seed": 1}
     del values["figure"]
-    outcome = validate(CuePartitions, values, "the settings").measure(item(), tmp_path)
+    outcome = validate(CuePartitions, values, "the settings").measure(an_item(), tmp_path)
     rows = {row[0]: row[1:] for row in outcome.tables[0].rows}
     assert outcome.figures["partitions"][0] != outcome.figures["partitions"][1]
     alone, both = ([each["value"] for each in outcome.figures["perplexities"][name]] for name in ("alone", "both"))

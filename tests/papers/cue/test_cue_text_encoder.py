@@ -83,7 +83,7 @@ def test_tokens_in_the_model_give_the_vectors_of_the_encoder_alone(mine):
     np.testing.assert_array_equal(again.encode(texts), encoder.encode(texts))
     assert again.digest == encoder.digest != open_text_encoder(load_model(mine.folder / "joint"), "").about()["digest"]
     ids = torch.full((1, 4, 40), -100)
-    for row, tokens in enumerate(encoder.embedder.tokens(texts)):
+    for row, tokens in enumerate(encoder.tokens(texts)):
         ids[0, row, : len(tokens)] = torch.tensor(tokens)
     mask = torch.tensor([[True, True, True, False]])
     vectors = torch.zeros(1, 4, 8)

@@ -23,9 +23,8 @@ from contextwise.models import load_model, token_losses
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Vocabulary
 from contextwise.objectives.objective import WindowExamples
 from contextwise.training import Recipe, train
-from contextwise.training.dry_run import dry_run
 from contextwise.training.inputs import TrainingInputs
-from contextwise_papers.cue.metadata import Conditioning, HeldOutWindows, MetadataExamples, MetadataStream
+from contextwise_papers.cue.metadata import HeldOutWindows, MetadataExamples, MetadataStream
 from contextwise_papers.cue.metadata_loss import MetadataLoss
 from contextwise_papers.cue.metadata_texts import MetadataTexts
 from objective_corpora import same
@@ -163,7 +162,7 @@ def test_windows_begin_with_documents_and_all_their_text_sees_its_metadata(lette
         given += [False] + [True] * len(block) + [False] * count
         owner += [number] * (1 + len(block) + count)
     whole, given = whole + "|", [*given, False]
-    begin, number, seen = 0, 0, []
+    begin, number, read = 0, 0, 0
     while begin + context < len(whole):  # by hand: documents fill a window, and the rest of its last one is dropped
         example = examples.example(0, number)
         inputs, targets = shown(example)
@@ -173,7 +172,7 @@ def test_windows_begin_with_documents_and_all_their_text_sees_its_metadata(lette
         before = [inputs[: i + 1].rpartition("|")[2] for i in range(context)]  # of its document, in the window
         assert example["position_ids"].tolist() == [len(text) for text in before]
         conditions = [blocks[owner[begin + i]] for i in range(context)]
-        seen += [bool(block) for block, target in zip(conditions, targets, strict=True) if target != "."]
+        read += len(targets.replace(".", ""))
         assert all(
             text.startswith(block)
             for text, block, target in zip(before, conditions, targets, strict=True)
@@ -183,9 +182,7 @@ def test_windows_begin_with_documents_and_all_their_text_sees_its_metadata(lette
         number += 1
     assert number == examples.count(0)
     texts = sum(count + 1 for _, count in LETTERS)
-    assert vars(examples.conditioning()) == pytest.approx(
-        {"conditioned_share": np.mean(seen), "text_share": len(seen) / texts}
-    )
+    assert examples.text_share() == pytest.approx(read / texts)
 
 
 def predicted(item):
@@ -234,7 +231,7 @@ def test_a_run_is_scored_with_and_without(path, tmp_path):
     assert run.summary()["flops"] == pytest.approx(planned, rel=1e-12) and planned < appended  # which has a loss
     # One window: 30 tokens and the end of document 0, the 5 tokens of document 1, which has no metadata; 60 in all.
     summary = run.summary()
-    assert (summary["conditioned_share"], summary["text_share"]) == pytest.approx((31 / 36, 36 / 60))
+    assert summary["text_share"] == pytest.approx(36 / 60)
     losses = run.metrics("validation")[-1]
     assert losses["loss"] != losses["metadata_loss"] and run.summary()["metadata_cut"] == 1
     corpus = Corpus.open(path, split="validation")
@@ -268,36 +265,23 @@ def test_given_metadata_is_scored_as_a_part_of_its_document(path, tmp_path):
     np.testing.assert_array_equal(given.tokens()["nats"], text["nats"])
     np.testing.assert_array_equal(given.tokens()["visible"], text["visible"])
     assert given.documents["tokens"].to_pylist() == [31, 6, 23] and max(text["visible"]) == 39
-    # Document 0 has 41 tokens with its metadata and its last one sees 39 before it; document 1 has no metadata.
-    sees = given.tokens().to_pandas().groupby("document")["conditioned"].sum().tolist()
-    assert sees == [30, 0, 23] and given.summary["conditioned_share"] == pytest.approx(53 / 60)
-    rows = given.tokens().to_pandas().query("conditioned")["nats"]
-    assert given.summary["conditioned_loss"]["value"] == pytest.approx(rows.mean())
-    table = MetadataLoss.table(given.summary)
-    assert "88.3% of the text's tokens are predicted with it in view" in " ".join(table.renderables[0].plain.split())
-    assert "conditioned_share" not in written.summary and "conditioned" not in written.tokens().column_names
 
 
 @pytest.mark.long
-def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, monkeypatch):
-    values = recipe(path, tmp_path / "run", steps=2)
-    assert dry_run(values).notes == {"metadata": Conditioning(31 / 36, 36 / 60).sentence()}
+def test_a_trial_scores_all_arms_with_metadata(tmp_path, monkeypatch):
     rows = [{"text": f"{i} {'ab' * 12}", "who": f"N{i}"} for i in range(80)]
     write_rows(tmp_path / "rows.jsonl", rows)
     corpus = prepare_corpus([f"{tmp_path / 'rows.jsonl'}"], "bytes", tmp_path / "rows", validation=0.5).path
-    arms = {"none": ["data.metadata=null"], "given": ["data.metadata={columns: [who]}"]}
     shared = {"data": {"context": 40}, "model": {"layers": 1, "width": 16, "heads": 2}}
     shared["training"] = {"tokens_per_step": 80, "learning_rate": 1e-3}
     trial = {
         "name": "t",
-        "arms": arms,
+        "arms": {"none": ["data.metadata=null"], "given": ["data.metadata={columns: [who]}"]},
         "corpus": str(corpus),
         "recipe": shared,
         "tokens": 160,
         "rates": "fixed",
         "seeds": 2,
-    }
-    trial |= {
         "equal": "tokens",
         "score": {"measure": "evaluate-metadata", "metadata": ["who"]},
         "output": str(tmp_path / "trial"),
@@ -314,10 +298,7 @@ def test_a_plan_and_a_trial_say_how_much_text_is_conditioned(path, tmp_path, mon
     )
     monkeypatch.setattr(Arms, "check_causality", lambda self: None)
     notes = Trial(TrialSettings.model_validate(trial)).run().notes
-    assert any(note.startswith("given: 100.0% of the text's targets see their document's metadata") for note in notes)
-    assert not any(note.startswith("none: ") for note in notes)
-    scored = "All arms are scored with metadata before each document. All of the text's tokens are predicted with it in view."
-    assert scored in notes
+    assert "All arms are scored with metadata before each document." in notes
 
 
 def test_documents_without_any_metadata_are_not_scored_with_it(path, tmp_path):

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.settings import ContextSettings
 from contextwise_papers.objectives.text import SentenceIndex
 from objective_corpora import of_texts, same, vocabulary
@@ -188,15 +188,6 @@ def test_contexts_travel_to_another_process(prepare):
     contexts = contexts_of(prepare(), "date", previous=True)
     again = pickle.loads(pickle.dumps(contexts))
     assert [again.of(i) for i in range(6)] == [contexts.of(i) for i in range(6)]
-
-
-def test_examples_and_index_give_the_same_contexts(prepare):
-    corpus = prepare()
-    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
-    examples = build_objective("sentence").examples(corpus, Cut(32), 0, vocabulary)
-    by_examples = ContextTexts(examples, ContextSettings(columns=["date"]))
-    assert by_examples.sentences is examples.sentences
-    assert [by_examples.of(i) for i in range(6)] == [contexts_of(corpus, "date").of(i) for i in range(6)]
 
 
 def test_no_sentence_is_white_space_alone(corpus, known, bpe):

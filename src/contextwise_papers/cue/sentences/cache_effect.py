@@ -1,17 +1,8 @@
 """Gain of a sentence's contexts for words that occur in them, and for other words (CUE, Section 7).
 
-The tokens of the test sentences fall into bins: those of words that occur in the text of one of the sentence's contexts, and
-those of words that do not. For each bin the gain is how much more likely the model with contexts makes its tokens.
-
-- A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
-  same. All tokens of a word share its bin, whatever part of it a token is.
-- Tokens of nothing but white space, and the end of each sentence, are in neither bin.
-- The paper words its measure as the "relative gain in log likelihood"; only as the gain in *likelihood* per token, exp(nats
-  saved per token) - 1, do its 74% and 26% fit its perplexities (docs/papers/cue.md). Both are given here.
-
+A *word* is a run of letters and digits, or one other visible sign (a comma, a quotation mark); upper and lower case are the
+same. All tokens of a word share its bin. Tokens of nothing but white space, and the end of each sentence, are in neither.
 All values are ratios of sums over articles; their intervals are t-intervals over articles.
-
-Legend of shapes: N targets, A articles, K context types.
 """
 
 import re
@@ -80,16 +71,9 @@ def cache_effect(
 ) -> dict[str, Any]:
     """The gain by contexts, for tokens of words that occur in them and for others, with intervals over articles and seeds.
 
-    Args:
-        bins_N: bin of each target (:func:`bins_of`).
-        articles_N: number of each target's article, from 0.
-        with_SN, without_SN: its nats with contexts and without, a row for each seed.
-
-    Returns:
-        Bin -> ``tokens``; ``share`` of all tokens, sentences' ends not counted; ``loss_with`` and ``loss_without`` (nats per
-        token); ``gain`` (nats per token); ``log_likelihood_gain``, the relative gain in log-likelihood; and
-        ``likelihood_gain``, exp(gain) - 1. Estimates have ``value``, ``low`` and ``high``. ``all tokens``: the bins but the
-        ends, together. A bin without tokens is left out.
+    By bin (``all tokens``: all but the ends): ``share`` of all tokens, ends not counted; losses and their difference ``gain``,
+    nats per token; ``log_likelihood_gain``, relative, as the paper words it; and ``likelihood_gain``, exp(gain) - 1: only so do
+    its 74% and 26% fit its perplexities (docs/papers/cue.md). A bin without tokens is left out.
     """
     tokens_A = np.bincount(articles_N, weights=bins_N != END)
     masks = {name: bins_N == number for number, name in enumerate(BINS)} | {ALL: bins_N != END}

@@ -1,7 +1,6 @@
 """Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,16 +19,7 @@ from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import (
-    ContextSets,
-    Further,
-    Texts,
-    open_text_encoder,
-    settings_of,
-    stored,
-    trained_types,
-)
-from contextwise_papers.cue.sentence import ContextTexts
+from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, settings_of, trained_types
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import TokenText
@@ -107,8 +97,7 @@ def score_sentences(
         columns["sentence_encoder_nats"] = alone
         about["sentence_encoder"] = _difference(sentences, scores.nats, alone)
     if alone is not None and sets is not None:
-        tokenizer = sentences.index.vocabulary.tokenizer
-        assert tokenizer is not None  # the sentences needed it
+        tokenizer: Any = sentences.index.vocabulary.tokenizer
         bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets)
         columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
@@ -158,11 +147,10 @@ def _contexts(
         return None, None, {"contexts": about}
     known = ContextTexts(sentences.index, settings_of(types))
     order = [known.types.index(name) for name in types]
-    sets: Sequence[Texts] = [[known.of(i)[k] for k in order] for i in range(len(sentences))]
+    sets: Sequence[Texts] = [[texts[k] for k in order] for texts in map(known.of, range(len(sentences)))]
     if drop:
         sets = scoring.dropped(sets, drop)
-    encoder = open_text_encoder(model, subject.source)
-    contexts = ContextSets(sets.__getitem__, np.arange(len(sets)), partial(stored, encoder, sentences.index.corpus))
+    contexts = encoded_sets(model, subject.source, sets, sentences.index.corpus)
     missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
     about |= {
         "dropped": drop,
