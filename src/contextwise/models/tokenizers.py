@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,18 +83,10 @@ def tokenizer_hash_beside(origin: str, vocabulary: int) -> str | None:
     """
     with contextlib.suppress(ContextwiseError, ValueError, OSError):  # it was moved, or is damaged
         config, file = _local_file(origin, "config.json"), _local_file(origin, FILE)
-        if config is not None and file is not None and vocabulary in _vocabularies(json.loads(config.read_bytes())):
+        named = [] if config is None else re.findall(r'"vocab_size": *(\d+)', config.read_text(encoding="utf-8"))
+        if file is not None and str(vocabulary) in named:
             return tokenizer_hash(file)
     return None
-
-
-def _vocabularies(config: Any) -> set[int]:
-    """The vocabulary sizes that a ``config.json`` names, of its parts too."""
-    if not isinstance(config, dict):
-        return set()
-    parts = (_vocabularies(value) for name, value in config.items() if name.endswith("_config"))
-    sizes = {size for part in parts for size in part}
-    return {*sizes, config["vocab_size"]} if isinstance(config.get("vocab_size"), int) else sizes
 
 
 def model_tokenizer_hash(source: str) -> str | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from rich.console import RenderableType
 
+from contextwise.base.estimates import as_json
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class CausalityCheck(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.causality.perturbations import measure_causality
 
-        return Outcome(measure_causality(subject.model, **self.model_dump()).to_dict())
+        return Outcome(as_json(measure_causality(subject.model, **self.model_dump())))
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:

@@ -37,6 +37,7 @@ from transformers import (
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import as_json
 from contextwise.testing import assert_causal, measure_causality
 from examples import FEW
 
@@ -369,7 +370,7 @@ def test_the_message_is_a_table_and_a_sentence():
 
 def test_the_numbers_go_into_json_and_cannot_be_changed():
     result = measure_causality(gpt2(), lengths=[5])
-    content = json.loads(json.dumps(result.to_dict()))
+    content = json.loads(json.dumps(as_json(result)))
     assert content["causal"] is True and [effect["name"] for effect in content["effects"]] == NAMES
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.effects[0].largest = 1.0
