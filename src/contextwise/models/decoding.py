@@ -1,9 +1,7 @@
 """Text generation with little work per token besides the arithmetic: a recorded decoding step over a static cache.
 
-In a small model, a token costs more time in Python (modules, masks, caches, the loop of ``generate()``) than in matrix
-products. With a cache of fixed size all steps run the same operations on the same tensors. So the operations of one step are
-recorded while the model runs it, and later steps run only these, as a CUDA graph does for kernels. Nothing is compiled; a
-recording takes about the time of ten steps.
+In a small model, a token costs more time in Python than in matrix products. With a cache of fixed size all steps run the same
+operations on the same tensors, so those of one step are recorded, and later steps run only these, as a CUDA graph does.
 
 Shapes: B rows, T positions of the prompt, S positions of the cache, V tokens in the vocabulary.
 """
@@ -104,12 +102,9 @@ class Recorder(TorchFunctionMode):
 
 
 class StaticDecoding:
-    """A model, a static cache with its prompt, and the decoding steps recorded so far.
+    """A model, a static cache of S positions with its prompt, and the decoding steps recorded so far.
 
-    Args:
-        model: a decoder in evaluation mode for which :func:`can_record` holds.
-        capacity: S.
-        prompt: the arguments of ``model.prepare_inputs_for_generation()`` for the prompt.
+    ``prompt`` holds the arguments of ``model.prepare_inputs_for_generation()`` for the prompt.
     """
 
     def __init__(self, model: Any, input_ids: Tensor, capacity: int, prompt: dict[str, Any]) -> None:
@@ -184,11 +179,8 @@ def can_record(model: Any) -> bool:
 def generate(model: PreTrainedModel, input_ids: Tensor, *, streamer: BaseStreamer | None = None, **options: Any) -> Any:
     """Generate as ``model.generate(input_ids, streamer=streamer, **options)`` does, greedily or by sampling, in less time.
 
-    The tokens are those of ``model.generate()``, except where rounding decides between two tokens: the sums of attention run
-    over a static cache. Models, caches and outputs for which steps cannot be recorded are left to transformers' own loop.
-
-    Raises:
-        ConfigError: the options ask for beams, assisted or other decoding.
+    The tokens are the same, except where rounding decides between two: the sums of attention run over a static cache. What
+    cannot be recorded is left to transformers' own loop.
     """
     return model.generate(input_ids, custom_generate=partial(_decode, streamer=streamer), **options)
 

@@ -36,14 +36,10 @@ CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 
 
 def export_model_folder(source: str | Path, out: Path, standalone: bool = False, card: str | None = None) -> Path:
-    """Copy a model's folder: weights, configuration, tokenizer and texts, optionally with the code of Contextwise.
+    """Copy a model's folder to the new folder ``out``: weights, configuration, tokenizer and texts.
 
     Other files, such as Python code and pickles of a stranger's model, stay behind; so do folders of this machine.
-
-    Args:
-        out: the folder to write; it must not exist yet.
-        standalone: add the code of the model's class, for ``trust_remote_code=True``; not for a stock model or a variant.
-        card: text of ``README.md``.
+    ``standalone`` adds the code of the model's class, for ``trust_remote_code=True``; ``card`` is the text of ``README.md``.
     """
     folder = Path(model_folder(source))
     if not folder.is_dir():
@@ -134,8 +130,8 @@ def _classes(source: str | Path) -> dict[str, type]:
 def _code(modules: list[str]) -> dict[str, str]:
     """File name -> text of these modules and every module of this package that they import, with relative imports.
 
-    What a function imports is not copied: it needs Contextwise. It is imported in a form that transformers, which refuses code
-    whose imports are not installed, does not look at.
+    What a function imports is not copied; it is imported in a form that transformers, which refuses missing packages, does not
+    see.
     """
     files: dict[str, str] = {}
     pending = list(modules)

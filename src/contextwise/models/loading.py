@@ -144,10 +144,7 @@ def load_generating_model(
 def load_as(
     loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> Any:
-    """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
-
-    A CheckpointError if the model does not exist, is damaged, lacks weights, or has weights that do not belong to it.
-    """
+    """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors."""
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     _check_complete(path_or_name, missing, unexpected)
     return model
@@ -161,9 +158,9 @@ def load_without_heads(
     device: Device = None,
     unused: Collection[str] = ("pooler",),
 ) -> tuple[Any, list[str]]:
-    """:func:`load_as` for a model whose folder may have other heads; also returns the names of weights that it lacks.
+    """Load a model whose folder may have other heads, and the names of weights that it lacks, which have random values.
 
-    Those weights have random values. The weights of parts ``unused`` of the backbone may be missing too.
+    The weights of parts ``unused`` of the backbone may be missing too.
     """
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     parts = {name for name, _ in model.base_model.named_children()} - set(unused)

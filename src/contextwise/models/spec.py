@@ -1,16 +1,13 @@
 """Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
-Each kind of model names the modules that register its configurations, their classes and their :class:`ModelSpec` when they are
-imported; that of stock decoders is in this file. The functions at the end use the specification of a configuration.
-
 Losses are sums with counts, so that a step of several batches, on several processes, computes the mean over all targets. A
 batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
 
-Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows,
-as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The experts that
-a token goes to count, the others do not. The backward pass counts twice the forward pass; for a frozen matrix after a
-trained one it counts once, and before all trained ones not at all. Embedding look-ups, norms and softmax are not counted,
-nor a pair head. Padding is counted, since it is computed.
+Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows, as
+is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The experts that a
+token goes to count, the others do not. The backward pass counts twice the forward pass; for a frozen matrix after a trained one
+it counts once, and before all trained ones not at all. Embedding look-ups, norms and softmax are not counted, nor a pair head.
+Padding is counted, since it is computed.
 
 Shapes: B rows, T positions, D channels.
 """
@@ -211,10 +208,7 @@ class ModelSpec:
 
 
 class DecoderSpec(ModelSpec):
-    """A stock decoder; torch counts the operations of its blocks if there is no adapter for its family.
-
-    Blocks of experts, of recurrences, or that are run several times do not have the operations of their weights.
-    """
+    """A stock decoder; torch counts the operations of its blocks, such as experts, if there is no adapter for its family."""
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         if adapter(model.config) is not None:

@@ -104,18 +104,10 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         completes_chunk: bool | None = None,
         **kwargs: Any,
     ) -> Decoded:
-        """Run the model up to the final norm.
+        """Run the model up to the final norm; chunks are counted from each row's first real token.
 
-        Args:
-            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
-            attention_mask: (B, past + T), 0 for padding on either side (prompts to generate from: on the left). Chunks are
-                counted from each row's first real token.
-            position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it, whether or
-                not an ``attention_mask`` is given too.
-            past_key_values: a cache, dynamic or static, filled in place.
-            further_layers: how many layers of the cache follow ContextLM's own, for blocks after it.
-            completes_chunk: with a static cache and one token per row, whether any row completes a chunk with it; by
-                default read from ``position_ids``.
+        ``further_layers`` of the cache follow ContextLM's own, for blocks after it. ``completes_chunk``: with a static cache
+        and one token per row, whether any row completes a chunk with it; by default read from ``position_ids``.
         """
         embeds, cache = self._token_vectors(input_ids, inputs_embeds), past_key_values
         depth = len(self.family.blocks(self.backbone))

@@ -72,9 +72,8 @@ class ChunkLayout:
 def chunk_attention(end_BK: Tensor, start_BK: Tensor, end_BP: Tensor, column_BK: Tensor) -> Tensor:
     """The attention mask under which a chunk sees the chunks of its document up to itself: (B, 1, K, P) booleans.
 
-    Every query sees at least its own of the P columns, ``column_BK``, so that no softmax is empty (entries that are no chunk
-    are never used). Indices count from the first token of all calls: those of the last token of each query (``end_BK``) and of
-    the first token of its document (``start_BK``), and of the last token of each key (``end_BP``), -1 for no chunk.
+    Indices count from the first token of all calls: of the last token of each query and key (-1: no chunk), and of the first
+    token of the query's document. Every query sees its own column, so that no softmax is empty.
     """
     end_B1P = end_BP[:, None, :]
     own_BKP = column_BK[..., None] == torch.arange(end_BP.shape[1], device=end_BP.device)
@@ -141,8 +140,7 @@ class ContextPathway(nn.Module):
     def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
         """The predictor's mask, from ``allowed`` (B, 1, K, P), for the attention implementation, and further arguments.
 
-        ``number_BK`` is the number of each chunk in its document, 0 for no chunk. A ConfigError for flash attention with
-        several new chunks beside earlier ones.
+        ``number_BK`` is the number of each chunk in its document, 0 for no chunk.
         """
         config, (queries, keys) = self.backbone_config, allowed.shape[2:]
         if not is_flash_attention_requested(config):
@@ -247,9 +245,7 @@ class ContextPathway(nn.Module):
     ) -> Contexts:
         """Contexts of one more token per row with a cache of fixed size, in a graph that does not depend on values.
 
-        Args:
-            completes_chunk: whether any row completes a chunk; by default read from the positions. The predictor runs only
-                if so, which makes two graphs.
+        The predictor runs only if a row completes a chunk, which makes two graphs.
         """
         w, past = self.chunk_size, state.length
         current_BD = state.current_BD

@@ -18,11 +18,7 @@ class VariantSpec(ModelSpec):
     """A model of the user's own: the next-token loss of its logits, and losses of its own in training."""
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
-        """Operations of a training step on one example, without those of the vocabulary head, as torch counts them.
-
-        The matrix products and convolutions of forward and backward pass are counted, those of all losses among them. A stock
-        model has the same number as by :meth:`ModelSpec.flops_per_example`.
-        """
+        """Operations of all products of a training step on one example, as torch counts them, without the vocabulary head's."""
         config = model.config
 
         def again() -> float:
@@ -81,8 +77,7 @@ def _next_token_losses(
 ) -> tuple[Tensor, Tensor | None, Losses]:
     """The input (B, T, D) of the vocabulary head, the logits (B, T, V), and the next-token loss.
 
-    Where neither the forward pass is the user's own nor a loss of theirs reads logits, the loss is computed without all logits
-    in memory, and they are None.
+    The logits are None where neither the user's forward pass nor a loss of theirs needs all of them in memory.
     """
     head, labels = model.get_output_embeddings(), batch["labels"]
     if not model.own_forward:

@@ -47,7 +47,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 class Layout(NamedTuple):
-    """Layout of a row (``plain``, ``left-padded`` or ``packed``), and the further inputs of the model, (1, T) each.
+    """Layout of a row, and the further inputs of the model, (1, T) each.
 
     ``first`` is the first column that is not padding, ``border`` the one at which the second of two packed documents begins.
     """
@@ -432,8 +432,7 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
 def _open_gates(model: Any, seed: int) -> Iterator[bool]:
     """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
-    A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training. In a
-    variant of the user's own any weight that is zero may be a gate.
+    A gate that is still zero hides a leak of the context pathway. In a user's variant any weight that is zero may be a gate.
     """
     gate = getattr(getattr(model, "context", None), "gate", None)
     gate = model.model if isinstance(model, VariantForCausalLM) else gate

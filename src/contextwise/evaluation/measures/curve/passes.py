@@ -57,14 +57,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class CurveSums:
-    """Result of a scoring pass.
+    """Result of a scoring pass over D ``documents`` of the corpus.
 
-    Attributes:
-        visible, loss: (P,) numbers of visible tokens, of a band the mean; and the mean loss at each, in nats.
-        targets: number of targets at each.
-        documents: (D,) index of each scored document in the corpus.
-        bin_nats, bin_targets: (D, K) sums and counts.
-        tail: of the training context; None for the same targets at each context.
+    ``visible`` and ``loss`` are (P,): numbers of visible tokens, of a band the mean, and the mean loss at each of ``targets``
+    tokens, in nats. ``bin_nats`` and ``bin_targets`` are (D, K) sums. The same targets at each context have no ``tail``.
     """
 
     visible: np.ndarray
