@@ -132,19 +132,19 @@ class StaticDecoding:
         self.token_B1.copy_(token_B[:, None])
         self.lengths = [length + 1 for length in self.lengths]
         w = self.chunk_size
-        completes = w is not None and any(length % w == 0 for length in self.lengths)
-        if completes not in self.recorded:
+        inside = w is None or all(length % w for length in self.lengths)
+        if inside not in self.recorded:
             # A cache layer allocates its tensors at its first use; recorded, every step would allocate them anew.
             if not all(x.is_initialized for x in self.cache.layers if isinstance(x, StaticChunkLayer)):
                 with without_reading():
-                    return self._step(completes)
-            logits_BV, self.recorded[completes] = record(partial(self._step, completes))
+                    return self._step(inside)
+            logits_BV, self.recorded[inside] = record(partial(self._step, inside))
             return logits_BV
-        return self.recorded[completes]()
+        return self.recorded[inside]()
 
-    def _step(self, completes_chunk: bool) -> Tensor:
+    def _step(self, inside_chunks: bool) -> Tensor:
         self.mask_B11S.index_fill_(3, self.index_1, 0.0)
-        known = {} if self.chunk_size is None else {"completes_chunk": completes_chunk}
+        known = {} if self.chunk_size is None else {"inside_chunks": inside_chunks}
         out = self.model(
             input_ids=self.token_B1,
             attention_mask=self.mask_B11S,

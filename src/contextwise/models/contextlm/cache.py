@@ -334,7 +334,7 @@ def static_inputs(
 ) -> dict[str, Any]:
     """Complete the inputs that transformers prepared for a static cache; refuse prompts padded on the right.
 
-    Whether any row completes a chunk is decided outside the compiled step, which is therefore one of two graphs.
+    Whether a row completes a chunk is decided outside the compiled step, which is therefore one of two graphs.
     """
     if is_first_iteration:
         refuse_right_padding(attention_mask)
@@ -342,5 +342,6 @@ def static_inputs(
         if is_first_iteration:
             inputs["attention_mask"] = attention_mask
         else:
-            inputs["completes_chunk"] = bool(((inputs["position_ids"][:, -1] + 1) % chunk_size == 0).any())
+            position_B = inputs["position_ids"][:, -1]
+            inputs["inside_chunks"] = bool(((position_B > 0) & ((position_B + 1) % chunk_size > 0)).all())
     return inputs
