@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from rich.console import RenderableType
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
-CONTENT = "content"
-InputFile = Annotated[Path, CONTENT]
+InputFile = Path
 """A setting that names a file or folder to read: a result is identified by its content, not its path."""
 
 
@@ -106,11 +105,11 @@ class Measure(Settings):
     def identity(self) -> dict[str, Any]:
         """The settings, JSON-ready, with the content of files in place of their paths."""
         settings = self.model_dump(mode="json")
-        for name, info in type(self).model_fields.items():
-            value = getattr(self, name)
-            if value is not None and (CONTENT in info.metadata or _is_input(info.annotation)):
-                several = isinstance(value, list)
-                settings[name] = [_content(name, v) for v in value] if several else _content(name, value)
+        for name, value in self:
+            if isinstance(value, Path):
+                settings[name] = _content(name, value)
+            elif isinstance(value, list) and value and isinstance(value[0], Path):
+                settings[name] = [_content(name, each) for each in value]
         return settings
 
 
@@ -236,10 +235,6 @@ def _about(subject: Subject, corpus: "Corpus | None", metadata: str | None) -> d
             **({} if metadata is None else {"metadata": metadata}),
         }
     return about | {"confidence": CONFIDENCE, "environment": describe_environment()}
-
-
-def _is_input(annotation: Any) -> bool:
-    return CONTENT in getattr(annotation, "__metadata__", ()) or any(map(_is_input, get_args(annotation)))
 
 
 def _content(name: str, path: Path) -> str:

@@ -318,17 +318,13 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     open_source(texts)  # what does not exist is refused before torch is imported
     from contextwise.models.folders import model_folder
 
-    model = source
-    if isinstance(source, Subject):
-        model = source.model if source.loaded else source.source
-    if not isinstance(model, str | Path):
-        model = str(getattr(model, "name_or_path", None) or "")
+    model = (source if isinstance(source, Subject) else Subject(source)).origin
     if not model:
         raise ConfigError(
             f"a model that was loaded from no folder has no tokenizer to read the texts in {texts} with; give a corpus: "
             f"contextwise.prepare({texts!r}, TOKENIZER, 'corpora/NAME')"
         )
-    folder, text = model_folder(str(model)), source_digest(texts)
+    folder, text = model_folder(model), source_digest(texts)
     from contextwise.data.tokenizers import load_tokenizer
     from contextwise.models.tokenizers import model_tokenizer_hash
 
@@ -336,7 +332,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     if start := tokenizer.start:  # documents begin as the model's texts do
         tokenizer = load_tokenizer(folder, start)
     added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
-    tokens = {"tokenizer": model_tokenizer_hash(str(model)), "added": added, "end_of_text": tokenizer.end_of_text}
+    tokens = {"tokenizer": model_tokenizer_hash(model), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
     name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or place.parent.name or "texts"
     out = Path("corpora") / f"{name}-{key[:8]}"

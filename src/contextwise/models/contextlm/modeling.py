@@ -130,8 +130,9 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 if even:
                     contexts = self.context.contexts(*inputs, **kwargs)
                 else:
-                    known = (positions_BT, real_BT, cache, state, consecutive, inside_chunks)
-                    contexts = self.context.contexts_of_rows(*inputs, *known, **kwargs)
+                    contexts = self.context.contexts_of_rows(
+                        *inputs, positions_BT, real_BT, cache, state, consecutive, inside_chunks, **kwargs
+                    )
             if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD
             return self.context.inject(h_BTD, contexts, decoder_layer, self.backbone)

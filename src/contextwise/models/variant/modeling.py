@@ -112,8 +112,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         ties = dict(ties_of(self))
         self._tied_weights_keys = ties  # saved once
         self.post_init()
-        known = self.all_tied_weights_keys  # and not missing in a saved model, beside a head that is tied itself
-        self.all_tied_weights_keys = known | {name: known.get(first, first) for name, first in ties.items()}
+        known: Any = self.all_tied_weights_keys  # and not missing in a saved model, beside a head that is tied itself
+        known |= {name: known.get(first, first) for name, first in ties.items()}
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:

@@ -211,11 +211,6 @@ def positions(documents: Sequence[int]) -> torch.Tensor:
     return torch.cat([torch.arange(length) for length in documents])[None]
 
 
-def worst(cases: Iterable[Case]) -> Case:
-    """The case with the largest effect relative to its scale."""
-    return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
-
-
 def future_tokens(rows: Rows) -> Iterator[Case]:
     """Replace all tokens from a cut on; no logits before the cut may change. A leak is traced to the last cut that shows it.
 
@@ -396,11 +391,8 @@ def measure_causality(
             is out of range.
     """
     name = type(model).__name__
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "is_encoder_decoder"):
-        raise ConfigError(f"{name} is not a transformers model; give a loaded causal language model")
-    if config.is_encoder_decoder:
-        raise ConfigError(f"{name} is an encoder-decoder; give a decoder-only causal language model")
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", True):
+        raise ConfigError(f"{name} is no decoder of transformers; give a loaded decoder-only causal language model")
     if packed is None:
         packed = any(is_ours(type(module).__module__) for module in model.modules())
     with _open_gates(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
@@ -417,7 +409,7 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
     except REFUSALS as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Effect(name, NOT_MEASURED, detail=f"the model refused: {reason}")
-    case = worst(cases)
+    case = max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
     tolerance, outcome = rows.share * case.scale, NONE
     allowed = max((each.allowed for each in cases if each.allowed is not None), default=None)
     if case.largest > tolerance:

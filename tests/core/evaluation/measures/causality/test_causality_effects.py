@@ -297,8 +297,8 @@ def encoder_decoder():
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (lambda: "gpt2", {}, "str is not a transformers model; give a loaded causal language model"),
-        (encoder_decoder, {}, "is an encoder-decoder; give a decoder-only"),
+        (lambda: "gpt2", {}, "str is no decoder of transformers; give a loaded decoder-only causal language model"),
+        (encoder_decoder, {}, "is no decoder of transformers; give a loaded decoder-only"),
         (lambda: gpt2(GPT2Model), {}, "GPT2Model returns no logits"),
         (broken_weights, {}, "not all numbers"),
         (lambda: gpt2(Restless), {}, "other logits each time"),
