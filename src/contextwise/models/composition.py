@@ -3,6 +3,7 @@
 Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
 """
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -366,9 +367,7 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
     """
     model: Any = backbone
     if isinstance(backbone, str | Path):
-        from contextwise.models.loading import load_model
-
-        model = load_model(backbone, device="cpu")
+        model = importlib.import_module("contextwise.models.loading").load_model(backbone, device="cpu")
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         raise ConfigError(
             f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "

@@ -33,7 +33,7 @@ from contextwise.models.contextlm.cache import StaticChunkLayer
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import CACHE, adapter
 from contextwise.models.masks import takes_masks, without_reading
-from contextwise.models.rope import follows_length, rotary_modules
+from contextwise.models.rope import follows_length, rotary_modules, stock_config
 
 LEAST_TOKENS = 8
 """A recording does not pay for fewer new tokens."""
@@ -169,9 +169,7 @@ def record(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor]]:
 
 def can_record(model: Any) -> bool:
     """Whether decoding steps of a model can be recorded: a decoder with an adapter, masks and fixed rotary frequencies."""
-    config = model.config
-    while hasattr(config, "backbone_config"):
-        config = config.backbone_config
+    config = stock_config(model.config)
     dynamic = any(follows_length(module) for _, module in rotary_modules(model))
     return not model.training and adapter(config) is not None and takes_masks(model.config) and not dynamic
 

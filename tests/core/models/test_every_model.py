@@ -10,23 +10,12 @@ from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 import contextlm_models
 from contextlm_models import contextlm, normed
-from contextwise import ContextLMConfig
-from contextwise_papers.objectives import MultiTokenConfig, MultiTokenForCausalLM
+from every_model import over_context
 from multitoken_models import all_logits, multitoken
 
 FAMILIES, HEADS = ("gpt2", "gpt_neox", "llama", "qwen3"), ("layer", "linear")
-
-
-def over_context(family, head):
-    torch.manual_seed(0)
-    shape = {"chunk_size": 3, "predictor_layers": 1, "inject_every_layer": True}
-    config = ContextLMConfig(contextlm_models.backbone(family), **shape)
-    model = MultiTokenForCausalLM(MultiTokenConfig(config, 3, head)).eval()
-    contextlm_models.draw_parts(model.backbone)
-    return model
-
-
 FORMS = dict(zip(contextlm_models.FORMS.kwargs["ids"], contextlm_models.FORMS.args[1], strict=True))
+EVERY_LAYER = {"chunk_size": 3, "predictor_layers": 1, "inject_every_layer": True}
 GENERATING = {
     **{f"ContextLM {family} every layer": partial(contextlm, family, inject_every_layer=True) for family in FAMILIES},
     **{f"{head} heads of {family}": partial(multitoken, family, head) for family in FAMILIES for head in HEADS},
@@ -40,14 +29,14 @@ MODELS = {
         for f in FAMILIES
         for head in HEADS
     },
-    **{f"{head} heads over {family}": partial(over_context, family, head) for family in FAMILIES for head in HEADS},
+    **{f"{head} heads over {f}": partial(over_context, f, head, **EVERY_LAYER) for f in FAMILIES for head in HEADS},
 }
 EVERY = pytest.mark.parametrize("name", MODELS)
 
 
 def logits(model, tokens, **options):
     """Of all heads, (B, T, n, V) if there are several."""
-    if isinstance(model, MultiTokenForCausalLM):
+    if hasattr(model.config, "future_tokens"):
         return all_logits(model(tokens, heads=model.config.future_tokens, **options))
     return model(tokens, **options).logits
 
@@ -60,7 +49,7 @@ def draw(rows, length, seed=0):
 @EVERY
 @torch.no_grad()
 def test_cached_pieces_equal_the_full_pass(name):
-    model, tokens = MODELS[name](), draw(2, 14)
+    model, tokens = MODELS[name]().eval(), draw(2, 14)
     full = logits(model, tokens, use_cache=False)
     for cache in (DynamicCache(config=model.config), StaticCache(model.config, 16)):
         parts = tokens.split([5, 1, 1, 4, 1, 1, 1], 1)
@@ -71,7 +60,7 @@ def test_cached_pieces_equal_the_full_pass(name):
 @EVERY
 @torch.no_grad()
 def test_padded_and_packed_rows_equal_each_alone(name, device):
-    model, lengths = MODELS[name]().to(device), [5, 1, 9, 4]
+    model, lengths = MODELS[name]().eval().to(device), [5, 1, 9, 4]
     documents = [draw(1, n, seed=i).to(device) for i, n in enumerate(lengths)]
     padded = torch.cat([pad(each, (9 - n, 0)) for each, n in zip(documents, lengths, strict=True)])
     positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
@@ -87,7 +76,7 @@ def test_padded_and_packed_rows_equal_each_alone(name, device):
 @pytest.mark.parametrize("name", GENERATING)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generation_with_a_cache_equals_that_without(name, beams):
-    model = MODELS[name]()
+    model = MODELS[name]().eval()
     options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
     for length in (2, 4, 9):
         tokens = draw(2, length)
@@ -102,7 +91,7 @@ def test_generation_with_a_cache_equals_that_without(name, beams):
 @EVERY
 @torch.no_grad()
 def test_eager_attention_gives_the_same(name):
-    model, tokens, positions = MODELS[name](), draw(2, 17), torch.cat([torch.arange(8), torch.arange(9)])[None]
+    model, tokens, positions = MODELS[name]().eval(), draw(2, 17), torch.cat([torch.arange(8), torch.arange(9)])[None]
     inputs = ({}, {"position_ids": positions})
     fused = [logits(model, tokens, use_cache=False, **each) for each in inputs]
     model.set_attn_implementation("eager")
@@ -113,7 +102,7 @@ def test_eager_attention_gives_the_same(name):
 
 @EVERY
 def test_a_saved_model_is_loaded_by_the_auto_class(name, tmp_path):
-    model, tokens = MODELS[name](), draw(2, 20)
+    model, tokens = MODELS[name]().eval(), draw(2, 20)
     model.save_pretrained(tmp_path)
     again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert type(again) is type(model)
@@ -127,7 +116,7 @@ def test_a_saved_model_is_loaded_by_the_auto_class(name, tmp_path):
 @EVERY
 def test_a_model_made_twice_is_the_same(name):
     """No weight is left unset."""
-    config = MODELS[name]().config
+    config = MODELS[name]().eval().config
     models = []
     for _ in range(2):
         torch.manual_seed(3)

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 
 from contextwise.base.estimates import as_json
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+from contextwise.evaluation.measures.causality.effects import Causality
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -18,8 +19,6 @@ class CausalityResult(Result):
     @property
     def answer(self) -> str:
         """The model, and what was found."""
-        from contextwise.evaluation.measures.causality.effects import Causality
-
         return f"{super().answer}: {Causality.from_dict(self.summary).verdict}"
 
 
@@ -68,6 +67,4 @@ class CausalityCheck(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.causality.effects import Causality
-
         return Causality.from_dict(summary)
