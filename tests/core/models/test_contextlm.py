@@ -169,21 +169,20 @@ def test_the_form_of_the_papers_code(family, form, tmp_path):
     assert parts(ContextLMConfig(backbone(family))) == ("gate", False, "first_token")
 
 
-def test_unknown_families_are_rejected():
-    with pytest.raises(ConfigError, match="no adapter for backbones of type 'bert'"):
-        ContextLMConfig({"model_type": "bert"})
-
-
 @pytest.mark.parametrize(
-    "values",
+    ("values", "message"),
     [
-        {"model_type": "mistral", "sliding_window": 16},
-        {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        ({"model_type": "bert"}, "no adapter for backbones of type 'bert'"),
+        ({"model_type": "mistral", "sliding_window": 16}, "has sliding windows; set sliding_window to null"),
+        (
+            {"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+            "has sliding windows; set sliding_window to null",
+        ),
     ],
-    ids=["mistral", "qwen3"],
+    ids=["unknown", "mistral", "qwen3"],
 )
-def test_sliding_windows_are_rejected(values):
-    with pytest.raises(ConfigError, match="has sliding windows; set sliding_window to null"):
+def test_families_and_sliding_windows_are_rejected(values, message):
+    with pytest.raises(ConfigError, match=message):
         ContextLMConfig(values)
 
 
@@ -217,18 +216,27 @@ def test_misuse_gets_a_clear_error():
         cache.layers[-1].crop(1)
 
 
-def test_a_head_with_a_bias_is_rejected():
+def with_a_bias():
     stock = stock_model("gpt2")
     stock.lm_head.bias = torch.nn.Parameter(torch.zeros(VOCABULARY))
-    with pytest.raises(ConfigError, match="vocabulary head of this gpt2 has a bias"):
-        ContextLMForCausalLM.from_backbone(stock)
+    return stock
 
 
-def test_a_backbone_that_reads_its_prompts_as_a_prefix_is_rejected():
-    stock = stock_model("gpt2")
-    set_prompt_form(stock.config, PromptForm())
-    with pytest.raises(ConfigError, match="this gpt2 reads its prompts as a prefix, .*; choose a backbone that was"):
-        ContextLMForCausalLM.from_backbone(stock)
+def with_a_prefix():
+    set_prompt_form((stock := stock_model("gpt2")).config, PromptForm())
+    return stock
+
+
+@pytest.mark.parametrize(
+    ("stock", "message"),
+    [
+        (with_a_bias, "vocabulary head of this gpt2 has a bias"),
+        (with_a_prefix, "this gpt2 reads its prompts as a prefix, .*; choose a backbone that was"),
+    ],
+)
+def test_backbones_with_a_bias_or_a_prefix_are_rejected(stock, message):
+    with pytest.raises(ConfigError, match=message):
+        ContextLMForCausalLM.from_backbone(stock())
 
 
 def test_a_family_added_as_the_guide_says_works(monkeypatch):

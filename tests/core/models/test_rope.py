@@ -8,8 +8,6 @@ import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -24,6 +22,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.evaluation.scoring.windows import Texts, score_documents
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.rope import extend_positions, forget_lengths, rotary_modules, same_frequencies_up_to
+from small import small_gpt2
 
 TRAINED = 16
 COMMON = {
@@ -119,30 +118,30 @@ def test_the_trained_length_may_be_shorter_than_the_positions():
     assert not torch.equal(logits(model, TRAINED), logits(make("llama"), TRAINED))
 
 
-def test_learned_positions_cannot_be_extended():
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=19, n_embd=16, n_layer=1, n_head=2, n_positions=TRAINED))
-    with pytest.raises(ConfigError, match="positions of this gpt2 are not rotary and cannot be extended"):
-        extend_positions(model, 32, "linear")
+def one_frequency():
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=19, rotary_pct=0.25, **shape))
 
 
-def test_invalid_extensions_are_rejected():
-    with pytest.raises(ConfigError, match=r"rope_factor is 0\.5, but must be at least 1"):
-        extend_positions(make("llama"), 32, "linear", factor=0.5)
-    with pytest.raises(ConfigError, match="a rope factor is given, but no method"):
-        extend_positions(make("llama"), 32, "none", factor=2.0)
-    extended = make("llama")
-    extend_positions(extended, 32, "yarn")
-    with pytest.raises(ConfigError, match=r"extended already \(rope_type 'yarn'"):
-        extend_positions(extended, 64, "linear")
+def extended_already():
+    extend_positions(model := make("llama"), 32, "yarn")
+    return model
 
 
-def test_dynamic_rejects_heads_with_one_frequency():
-    config = GPTNeoXConfig(
-        vocab_size=19, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, rotary_pct=0.25
-    )
-    with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set `rope` to linear or yarn"):
-        extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
-    extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (small_gpt2, {"rope": "linear"}, "positions of this gpt2 are not rotary and cannot be extended"),
+        (lambda: make("llama"), {"rope": "linear", "factor": 0.5}, r"rope_factor is 0\.5, but must be at least 1"),
+        (lambda: make("llama"), {"rope": "none", "factor": 2.0}, "a rope factor is given, but no method"),
+        (extended_already, {"rope": "linear"}, r"extended already \(rope_type 'yarn'"),
+        (one_frequency, {"rope": "dynamic"}, r"only one \(2 rotary dimensions\); set `rope` to linear or yarn"),
+    ],
+    ids=["learned positions", "factor", "no method", "twice", "one frequency"],
+)
+def test_invalid_extensions_are_rejected(model, options, message):
+    with pytest.raises(ConfigError, match=message):
+        extend_positions(model(), 64, **options)
 
 
 def following(kind):
