@@ -18,8 +18,8 @@ BETWEEN = "-" * 8
 
 MaxNewTokens = Annotated[int, Option(min=1, help="Maximum number of new tokens.")]
 Temperature = Annotated[float, Option(help="Below 1 favours likely tokens.")]
-TopK = Annotated[int | None, Option(min=1, help="Draw from the K likeliest tokens only.")]
-TopP = Annotated[float | None, Option(min=0, max=1, help="Draw from the likeliest tokens of this joint probability only.")]
+TopK = Annotated[int | None, Option(help="Draw from the K likeliest tokens only.")]
+TopP = Annotated[float | None, Option(help="Draw from the likeliest tokens of this joint probability only.")]
 Seed = Annotated[int, Option(min=0, help="Of the draws; the same seed gives the same text.")]
 Greedy = Annotated[bool, Option("--greedy", help="Always take the likeliest token.")]
 NumSamples = Annotated[int, Option("--num-samples", "-n", min=1, help="How many texts.")]

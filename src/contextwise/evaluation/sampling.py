@@ -7,11 +7,12 @@ from contextwise.base.errors import ConfigError
 
 LOWEST_TEMPERATURE = 1e-3
 """Logits that are divided by less overflow in half precision; below it the likeliest token is taken."""
+LIMITS = {"temperature": (0, 1000), "top_k": (1, 2**31), "top_p": (1e-6, 1), "seed": (0, 2**63 - 1)}
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for choosing the next token; raises ConfigError for a temperature or seed out of range.
+    """Settings for choosing the next token; raises ConfigError for a value out of range.
 
     ``temperature`` divides the logits: below 1 it favours likely tokens. Tokens are drawn from the ``top_k`` likeliest, or from
     the likeliest that together have the probability ``top_p``. With ``greedy`` the likeliest token is always chosen.
@@ -24,10 +25,10 @@ class Sampling:
     greedy: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 1 / LOWEST_TEMPERATURE:
-            raise ConfigError(f"the temperature is {self.temperature}, but must lie between 0 and 1000")
-        if not 0 <= self.seed < 2**63:
-            raise ConfigError(f"the seed is {self.seed}, but must be a whole number from 0 on")
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"the {name} is {value}, but must lie between {low} and {high}")
 
     def arguments(self) -> dict[str, Any]:
         """Arguments of ``generate()``; they override the model's own sampling settings."""

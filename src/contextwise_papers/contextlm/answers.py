@@ -162,7 +162,7 @@ class Answers(Measure):
         if value == "published":
             value = TEMPERATURES.get(question.category, OTHER_TEMPERATURE)
         seed = int(content_key(seed=self.seed, turns=question.turns)[:8], 16)
-        return Sampling(temperature=value, seed=seed)
+        return Sampling(temperature=value or 1.0, seed=seed, greedy=value == 0)
 
     def _row(
         self, benchmark: str, question: Question, key: str, texts: list[str], problems: list[str | None]

@@ -112,6 +112,8 @@ def test_a_models_own_sampling_settings_are_overruled() -> None:
     [
         ({"temperature": 1e9}, "the temperature is 1000000000.0, but must lie between 0 and 1000"),
         ({"temperature": float("nan")}, "the temperature is nan"),
+        ({"top_k": 0}, "the top_k is 0, but must lie between 1 and"),
+        ({"top_p": 1.5}, "the top_p is 1.5, but must lie between 1e-06 and 1"),
         ({"seed": -1}, "the seed is -1"),
     ],
 )
@@ -178,8 +180,6 @@ def test_generate_reports_where_the_positions_end(contextwise: Any) -> None:
     [
         (f"gpt2 {'x' * 60}", "the prompt has 60 tokens, but the model has only 48 positions"),
         ("gpt2 x --temperature -1", "the temperature is -1"),
-        ("gpt2 x --top-k 0", "--top-k"),
-        ("gpt2 x --top-p 1.5", "--top-p"),
         ("gpt2 x --dtype int8", "dtype is 'int8'"),
         ("gpt2 x --max-new-tokens 0", "--max-new-tokens"),
         (". x", "contains no model"),
