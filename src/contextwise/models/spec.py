@@ -17,6 +17,7 @@ import copy
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -240,7 +241,6 @@ class DecoderSpec(ModelSpec):
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
 _STOCK: dict[str, ModelSpec] = {"decoder": DecoderSpec()}
 _LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
-_REGISTERED: list[str] = []
 _META_MODELS: dict[tuple[type, str], Any] = {}
 
 
@@ -274,14 +274,12 @@ def register_losses(tensor: str, losses: Callable[[Any, Batch], Losses]) -> None
     _LOSSES[tensor] = losses
 
 
+@cache
 def register_models() -> None:
     """Import the modules that register the models of every kind and section (``contextwise.models``, ``.sections``); once."""
-    if not _REGISTERED:
-        features = [*plugins.load("models").values(), *plugins.load("sections").values()]
-        modules = sorted({module for each in features for module in getattr(each, "registers", ())})
-        for module in modules:
-            importlib.import_module(module)
-        _REGISTERED.extend(modules)
+    features = [*plugins.load("models").values(), *plugins.load("sections").values()]
+    for module in sorted({module for each in features for module in getattr(each, "registers", ())}):
+        importlib.import_module(module)
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:

@@ -143,10 +143,10 @@ class Subject:
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
-        """The model's configuration, read without the weights; a copy, since a measure may extend the model's positions."""
+        """The model's configuration, read without the weights."""
         from contextwise.models.loading import load_config
 
-        return copy.deepcopy(self.model.config) if self.loaded else load_config(self.source)
+        return self.model.config if self.loaded else load_config(self.source)
 
     @cached_property
     def model(self) -> "PreTrainedModel":

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -176,6 +177,11 @@ def test_an_output_needs_a_name(corpus, model, tmp_path, monkeypatch, out):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="names no new folder; give a name in it"):
         evaluate_model(model, corpus, out=out)
+
+
+@pytest.mark.parametrize(("name", "folder"), [("a/b", "a-b"), (".", "model"), ("..", "model")])
+def test_results_of_a_loaded_model_lie_in_a_folder_of_its_name(model_of, name, folder):
+    assert Subject(model_of("gpt2"), name=name).home == Path("evaluation") / folder
 
 
 def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, model, tmp_path, monkeypatch, model_of):
