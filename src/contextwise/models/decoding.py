@@ -61,30 +61,21 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
-        self._first: fx.Node | None = None
-        self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[Tensor] = []  # an id identifies a tensor as long as the tensor exists
-
-    def input(self, x: Tensor) -> fx.Node:
-        """Add an input of the graph, after all others."""
-        self.inputs.append(x)
-        with self.graph.inserting_before(self._first) if self._first else self.graph.inserting_after():
-            return self._keep(x, self.graph.placeholder(f"input_{len(self.inputs)}"))
+        # By the id of each tensor, which identifies it as long as it exists.
+        self._nodes: dict[int, tuple[Tensor, fx.Node]] = {}
 
     def function(self, outputs: Any) -> Callable[..., Any]:
         """The function that computes ``outputs``, of all inputs."""
         self.graph.output(tree_map(self._node_of, outputs))
         return fx.GraphModule(nn.Module(), self.graph).forward
 
-    def _keep(self, x: Tensor, node: fx.Node) -> fx.Node:
-        self._alive.append(x)
-        self._nodes[id(x)] = node
-        return node
-
     def _node_of(self, x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        return self._nodes[id(x)] if id(x) in self._nodes else self.input(x)
+        if id(x) not in self._nodes:
+            self.inputs.append(x)
+            self._nodes[id(x)] = x, self.graph.placeholder(f"input_{len(self.inputs)}")
+        return self._nodes[id(x)][1]
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -93,11 +84,10 @@ class Recorder(TorchFunctionMode):
         parts = list(result) if isinstance(result, tuple | list) else [result]
         if any(isinstance(x, Tensor) for x in parts) or function is Tensor.__setitem__:
             call = self.graph.call_function(function, *tree_map(self._node_of, (tuple(args), kwargs or {})))
-            self._first = self._first or call
             for i, x in enumerate(parts):
                 if isinstance(x, Tensor):
-                    single = x is result
-                    self._keep(x, call if single else self.graph.call_function(operator.getitem, (call, i)))
+                    part = call if x is result else self.graph.call_function(operator.getitem, (call, i))
+                    self._nodes[id(x)] = x, part
         return result
 
 
