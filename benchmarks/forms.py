@@ -105,7 +105,7 @@ def overlapping(model: Any, stride: int = 2) -> ContextLMForCausalLM:
 
     pathway: Any = new.context
     pathway.contexts = types.MethodType(contexts, pathway)
-    pathway.contexts_of_rows = pathway.contexts_of_step = refuse
+    pathway.contexts_of_rows = refuse
     return new
 
 

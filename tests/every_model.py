@@ -55,8 +55,11 @@ def contextlm(family: str, **options: Any) -> ContextLMForCausalLM:
     return model
 
 
-def over_context() -> MultiTokenForCausalLM:
-    return MultiTokenForCausalLM(MultiTokenConfig(contextlm("llama").config, 3, "layer"))
+def over_context(family: str = "llama", head: str = "layer", **options: Any) -> MultiTokenForCausalLM:
+    torch.manual_seed(0)
+    model = MultiTokenForCausalLM(MultiTokenConfig(ContextLMConfig(backbone(family), **options), 3, head))
+    contextlm_models.draw_parts(model.backbone)
+    return model
 
 
 def variant(name: str) -> VariantForCausalLM:

@@ -31,10 +31,7 @@ def start_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str, starts_sentence: bool = False) -> torch.Tensor:
-    """Encode a prompt as token ids (1, T); an empty prompt becomes the end-of-text token, after which documents begin.
-
-    With ``starts_sentence`` that token precedes any prompt, as in the training of a sentence model.
-    """
+    """Encode a prompt as token ids (1, T); end-of-text replaces an empty prompt, and precedes any that ``starts_sentence``."""
     ids = tokenizer(prompt, add_special_tokens=not starts_sentence).input_ids if prompt else []
     if starts_sentence and tokenizer.eos_token_id is not None:
         ids = [tokenizer.eos_token_id, *ids]
@@ -76,9 +73,8 @@ def sample_text(
 ) -> list[str]:
     """Continue a prompt to the end-of-text token, to ``max_new_tokens``, or to the last position, ``samples`` times.
 
-    Returns the continuations, without the prompt and without special tokens. The first does not depend on ``samples``. A
-    ``streamer`` receives the tokens of each text as they are generated, beginning with the prompt's; ``contexts`` are further
-    inputs of ``generate()``.
+    Returns the continuations without special tokens; the first does not depend on ``samples``. A ``streamer`` receives the
+    tokens of each text, beginning with the prompt's; ``contexts`` are further inputs of ``generate()``.
     """
     sampling = sampling or Sampling()
     ids = encode_prompt(tokenizer, prompt, starts_sentence).to(model.device)

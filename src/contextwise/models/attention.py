@@ -77,10 +77,7 @@ WITHOUT_EFFECT = ("position_ids", "use_cache", "sliding_window")
 def _in_blocks(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
 ) -> bool:
-    """Whether the blocks compute what transformers' own function does with these arguments.
-
-    Each further argument must be known: one that a model or a later version of transformers adds may change the result.
-    """
+    """Whether the blocks compute what transformers' own function does; an argument that is not known may change the result."""
     known = {"dropout", "scaling", "is_causal", *WITHOUT_EFFECT}
     causal, heads = options.get("is_causal"), query.shape[1]
     groups = getattr(module, "num_key_value_groups", 1)
@@ -124,8 +121,7 @@ def _attention(
 def fast_attention() -> Iterator[None]:
     """Let transformers models with torch's fused attention (``sdpa``) compute it in blocks where that is faster.
 
-    Only causal bf16 attention with gradients on a CPU is affected: contexts up to ``LONGEST``, without mask, dropout and
-    position biases. A function of the user's that replaces transformers' own stays in place.
+    A function of the user's that replaces transformers' own stays in place.
     """
     if AttentionInterface()["sdpa"] is not sdpa_attention_forward:
         yield

@@ -91,12 +91,11 @@ def training_memory(config: PreTrainedConfig, positions: int) -> tuple[int, int]
 @torch.no_grad()
 @init.guard_torch_init_functions()
 def initialize_by_name(model: PreTrainedModel, seed: int) -> None:
-    """Initialize each module anew from the seed and its own name, so that models that share modules start from the same values.
+    """Initialize each module from the seed and its own name, so that models that share modules start from the same values.
 
-    The prefix of the stock model inside a composition does not count: ``transformer.h.0`` of GPT-2 and ``backbone.h.0`` of
-    ContextLM are one name, as are the vocabulary heads. A module keeps the distribution of its model: GPT-2 scales the
-    projections of a block with the number of blocks, so those of a deeper model are the same random numbers, scaled. Modules
-    that a variant of the user's own adds to a stock model (``keeps_initial_values``) stay as its code has set them.
+    The prefix of the stock model inside a composition does not count (``transformer.h.0`` of GPT-2 and ``backbone.h.0`` of
+    ContextLM are one name). A module keeps the distribution of its model; modules of a variant's own (``keeps_initial_values``)
+    stay.
     """
 
     def visit(module: nn.Module, owner: PreTrainedModel, name: str) -> None:

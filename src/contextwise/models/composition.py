@@ -3,6 +3,7 @@
 Shapes: B rows, T positions, D channels, V tokens in the vocabulary.
 """
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,10 +88,7 @@ class ComposedConfig(OwnConfig):
 
 
 class Body(nn.Module):
-    """A causal language model up to its vocabulary head, as other libraries call ``model.base_model``.
-
-    Its modules are those of the model, without the head.
-    """
+    """A causal language model up to its vocabulary head, with its modules: what other libraries call ``model.base_model``."""
 
     whole: Any
 
@@ -125,11 +123,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         return Body(self)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """Initialize a module as transformers does in its own classes.
-
-        In other classes it skips modules without parameters of their own, such as GPT-2's attention, which initializes the
-        residual projection inside it.
-        """
+        """Initialize a module as in transformers' own classes; in others those without own parameters are skipped."""
         super()._initialize_weights(module)
 
     @can_return_tuple
@@ -149,13 +143,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     ) -> CausalLMOutputWithPast:
         """Compute logits (B, T, V), and the loss if labels are given: in training without logits, in pieces.
 
-        Args:
-            labels: (B, T) as in transformers: the unshifted tokens, shifted by this method; -100 is ignored.
-            cache: the same as ``past_key_values``, by its name from transformers 5.24 on.
-            logits_to_keep: compute the logits of this many last positions only (0: all), or of these indices.
-            kwargs: ``shift_labels``, (B, T) targets that are already shifted, instead of ``labels``;
-                ``num_items_in_batch``, by which the summed loss is divided instead of by the number of targets;
-                further arguments of transformers and of :meth:`hidden_states`.
+        ``labels`` (B, T) are unshifted, as in transformers; ``shift_labels`` among the ``kwargs`` are shifted already.
+        ``num_items_in_batch`` divides the summed loss in place of the number of targets.
         """
         # No named arguments: transformers' Trainer takes each argument with "label" in its name for a column of the data.
         targets, items = kwargs.pop("shift_labels", None), kwargs.pop("num_items_in_batch", None)
@@ -200,8 +189,8 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
     ) -> Any:
         """Run the model up to its vocabulary head.
 
-        ``hidden_states`` are the input of the first block (with the context, in a ContextLM that adds it there), the output of
-        each block, and instead of the last of these ``last_hidden_state``, the input of the vocabulary head.
+        ``hidden_states`` are the input of the first block, with any context, and the output of each; the last is
+        ``last_hidden_state``.
         """
         cache = past_key_values
         if self.keeps_cache:
@@ -310,12 +299,9 @@ class ComposedForCausalLM(CausalLanguageModel):
     ) -> Decoded:
         """Run the model up to the final norm; inputs as for any transformers model.
 
-        Where ``position_ids`` do not increase by one a new document begins, which attention does not cross, whether or not an
-        ``attention_mask`` of padding is given too.
-
-        Args:
-            positions_BT: position of each token in its document, if known; the other two inputs then only make the mask.
-            before_block: maps the index of a block and its input to a changed input.
+        Where ``position_ids`` do not increase by one a new document begins, which attention does not cross. If
+        ``positions_BT``, those of tokens in their documents, are given, mask and ``position_ids`` only make the mask.
+        ``before_block`` maps the index of a block and its input to a changed input.
         """
         family, backbone, cache = self.family, self.backbone, past_key_values
         embeds = self._token_vectors(input_ids, inputs_embeds)
@@ -375,16 +361,13 @@ class ComposedForCausalLM(CausalLanguageModel):
 
 
 def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
-    """Return the causal language model to build a composition around, loaded on the CPU if given by path or name.
+    """The causal language model to build a composition around, loaded on the CPU if given by path or name.
 
-    Its vocabulary head must have no bias, and its prompts no form; ``what`` names the part of the composition that uses the
-    head, for the error message.
+    Its head must have no bias, and its prompts no form; ``what`` names the part that uses the head, for the error.
     """
     model: Any = backbone
     if isinstance(backbone, str | Path):
-        from contextwise.models.loading import load_model
-
-        model = load_model(backbone, device="cpu")
+        model = importlib.import_module("contextwise.models.loading").load_model(backbone, device="cpu")
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         raise ConfigError(
             f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "

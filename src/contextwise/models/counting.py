@@ -48,10 +48,9 @@ def counted_flops(
     on_cpu: Callable[[], float],
     failure: Callable[[Exception], str],
 ) -> float:
-    """Operations of a training step on ``length`` tokens; each number is counted once and kept with the model.
+    """Operations of a training step on ``length`` tokens, counted once and kept with the model.
 
-    Code that reads values of tensors cannot run on the meta device: its step is counted on the CPU, with a model of its own. A
-    ConfigError with the sentence ``failure`` if it fails there, too.
+    Code that reads values of tensors cannot run on the meta device: its step is counted on the CPU, with a model of its own.
     """
     known: dict[int, float] = model.__dict__.setdefault("counted_flops", {})
     if length not in known:
@@ -71,10 +70,7 @@ def counted_flops(
 
 
 def step_flops(model: nn.Module, loss: Callable[[], Tensor]) -> tuple[float, list[str]]:
-    """Operations of the forward and backward pass of ``loss``, and the names of matrices that no counted product used.
-
-    The gradients are deleted.
-    """
+    """Operations of the passes of ``loss``, whose gradients are deleted, and names of matrices that no counted product used."""
     counter, factors = FlopCounterMode(display=False, custom_mapping=FURTHER), _Factors()
     with factors, counter, sdpa_kernel(SDPBackend.MATH):  # not all kinds of fused attention are counted
         loss().backward()

@@ -1,9 +1,7 @@
 """Text generation with little work per token besides the arithmetic: a recorded decoding step over a static cache.
 
-In a small model, a token costs more time in Python (modules, masks, caches, the loop of ``generate()``) than in matrix
-products. With a cache of fixed size all steps run the same operations on the same tensors. So the operations of one step are
-recorded while the model runs it, and later steps run only these, as a CUDA graph does for kernels. Nothing is compiled; a
-recording takes about the time of ten steps.
+In a small model, a token costs more time in Python than in matrix products. With a cache of fixed size all steps run the same
+operations on the same tensors, so those of one step are recorded, and later steps run only these, as a CUDA graph does.
 
 Shapes: B rows, T positions of the prompt, S positions of the cache, V tokens in the vocabulary.
 """
@@ -35,7 +33,7 @@ from contextwise.models.contextlm.cache import StaticChunkLayer
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import CACHE, adapter
 from contextwise.models.masks import takes_masks, without_reading
-from contextwise.models.rope import follows_length, rotary_modules
+from contextwise.models.rope import follows_length, rotary_modules, stock_config
 
 LEAST_TOKENS = 8
 """A recording does not pay for fewer new tokens."""
@@ -63,30 +61,21 @@ class Recorder(TorchFunctionMode):
         super().__init__()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
-        self._first: fx.Node | None = None
-        self._nodes: dict[int, fx.Node] = {}
-        self._alive: list[Tensor] = []  # an id identifies a tensor as long as the tensor exists
-
-    def input(self, x: Tensor) -> fx.Node:
-        """Add an input of the graph, after all others."""
-        self.inputs.append(x)
-        with self.graph.inserting_before(self._first) if self._first else self.graph.inserting_after():
-            return self._keep(x, self.graph.placeholder(f"input_{len(self.inputs)}"))
+        # By the id of each tensor, which identifies it as long as it exists.
+        self._nodes: dict[int, tuple[Tensor, fx.Node]] = {}
 
     def function(self, outputs: Any) -> Callable[..., Any]:
         """The function that computes ``outputs``, of all inputs."""
         self.graph.output(tree_map(self._node_of, outputs))
         return fx.GraphModule(nn.Module(), self.graph).forward
 
-    def _keep(self, x: Tensor, node: fx.Node) -> fx.Node:
-        self._alive.append(x)
-        self._nodes[id(x)] = node
-        return node
-
     def _node_of(self, x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
-        return self._nodes[id(x)] if id(x) in self._nodes else self.input(x)
+        if id(x) not in self._nodes:
+            self.inputs.append(x)
+            self._nodes[id(x)] = x, self.graph.placeholder(f"input_{len(self.inputs)}")
+        return self._nodes[id(x)][1]
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
@@ -95,21 +84,17 @@ class Recorder(TorchFunctionMode):
         parts = list(result) if isinstance(result, tuple | list) else [result]
         if any(isinstance(x, Tensor) for x in parts) or function is Tensor.__setitem__:
             call = self.graph.call_function(function, *tree_map(self._node_of, (tuple(args), kwargs or {})))
-            self._first = self._first or call
             for i, x in enumerate(parts):
                 if isinstance(x, Tensor):
-                    single = x is result
-                    self._keep(x, call if single else self.graph.call_function(operator.getitem, (call, i)))
+                    part = call if x is result else self.graph.call_function(operator.getitem, (call, i))
+                    self._nodes[id(x)] = x, part
         return result
 
 
 class StaticDecoding:
-    """A model, a static cache with its prompt, and the decoding steps recorded so far.
+    """A model, a static cache of S positions with its prompt, and the decoding steps recorded so far.
 
-    Args:
-        model: a decoder in evaluation mode for which :func:`can_record` holds.
-        capacity: S.
-        prompt: the arguments of ``model.prepare_inputs_for_generation()`` for the prompt.
+    ``prompt`` holds the arguments of ``model.prepare_inputs_for_generation()`` for the prompt.
     """
 
     def __init__(self, model: Any, input_ids: Tensor, capacity: int, prompt: dict[str, Any]) -> None:
@@ -137,19 +122,19 @@ class StaticDecoding:
         self.token_B1.copy_(token_B[:, None])
         self.lengths = [length + 1 for length in self.lengths]
         w = self.chunk_size
-        completes = w is not None and any(length % w == 0 for length in self.lengths)
-        if completes not in self.recorded:
+        inside = w is None or all(length % w for length in self.lengths)
+        if inside not in self.recorded:
             # A cache layer allocates its tensors at its first use; recorded, every step would allocate them anew.
             if not all(x.is_initialized for x in self.cache.layers if isinstance(x, StaticChunkLayer)):
                 with without_reading():
-                    return self._step(completes)
-            logits_BV, self.recorded[completes] = record(partial(self._step, completes))
+                    return self._step(inside)
+            logits_BV, self.recorded[inside] = record(partial(self._step, inside))
             return logits_BV
-        return self.recorded[completes]()
+        return self.recorded[inside]()
 
-    def _step(self, completes_chunk: bool) -> Tensor:
+    def _step(self, inside_chunks: bool) -> Tensor:
         self.mask_B11S.index_fill_(3, self.index_1, 0.0)
-        known = {} if self.chunk_size is None else {"completes_chunk": completes_chunk}
+        known = {} if self.chunk_size is None else {"inside_chunks": inside_chunks}
         out = self.model(
             input_ids=self.token_B1,
             attention_mask=self.mask_B11S,
@@ -174,9 +159,7 @@ def record(step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], Tensor]]:
 
 def can_record(model: Any) -> bool:
     """Whether decoding steps of a model can be recorded: a decoder with an adapter, masks and fixed rotary frequencies."""
-    config = model.config
-    while hasattr(config, "backbone_config"):
-        config = config.backbone_config
+    config = stock_config(model.config)
     dynamic = any(follows_length(module) for _, module in rotary_modules(model))
     return not model.training and adapter(config) is not None and takes_masks(model.config) and not dynamic
 
@@ -184,11 +167,8 @@ def can_record(model: Any) -> bool:
 def generate(model: PreTrainedModel, input_ids: Tensor, *, streamer: BaseStreamer | None = None, **options: Any) -> Any:
     """Generate as ``model.generate(input_ids, streamer=streamer, **options)`` does, greedily or by sampling, in less time.
 
-    The tokens are those of ``model.generate()``, except where rounding decides between two tokens: the sums of attention run
-    over a static cache. Models, caches and outputs for which steps cannot be recorded are left to transformers' own loop.
-
-    Raises:
-        ConfigError: the options ask for beams, assisted or other decoding.
+    The tokens are the same, except where rounding decides between two: the sums of attention run over a static cache. What
+    cannot be recorded is left to transformers' own loop.
     """
     return model.generate(input_ids, custom_generate=partial(_decode, streamer=streamer), **options)
 

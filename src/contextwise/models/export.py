@@ -36,21 +36,17 @@ CONFIGS = ("config.json", "generation_config.json", "tokenizer_config.json")
 
 
 def export_model_folder(source: str | Path, out: Path, standalone: bool = False, card: str | None = None) -> Path:
-    """Copy a model's folder: weights, configuration, tokenizer and texts, optionally with the code of Contextwise.
+    """Copy a model's folder to the new folder ``out``: weights, configuration, tokenizer and texts.
 
     Other files, such as Python code and pickles of a stranger's model, stay behind; so do folders of this machine.
-
-    Args:
-        out: the folder to write; it must not exist yet.
-        standalone: add the code of the model's class, for ``trust_remote_code=True``; not for a stock model or a variant.
-        card: text of ``README.md``.
+    ``standalone`` adds the code of the model's class, for ``trust_remote_code=True``; ``card`` is the text of ``README.md``.
     """
     folder = Path(model_folder(source))
     if not folder.is_dir():
         raise CheckpointError(f"{source} is not a folder on this machine; download it first")
     check_intact(folder)
-    _check_weights(folder)
     config = read_json(folder / "config.json", "the model's configuration")
+    _check_weights(folder, config)
     variant = config.get("file") if config.get("model_type") == "variant" else None
     check_new(out)
     out = output_folder(out)
@@ -78,7 +74,7 @@ def export_model_folder(source: str | Path, out: Path, standalone: bool = False,
     return out
 
 
-def _check_weights(folder: Path) -> None:
+def _check_weights(folder: Path, config: dict[str, Any]) -> None:
     """Load a model, which checks that its folder holds all weights of its configuration, or raises a CheckpointError."""
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern))
@@ -89,12 +85,12 @@ def _check_weights(folder: Path) -> None:
             )
         raise CheckpointError(f"{folder} holds no weights to export: there is no file *.safetensors; {fix}")
     # Code that comes with a stranger's model stays unread.
-    if not trust.remote_code and "auto_map" in read_json(folder / "config.json", "the model's configuration"):
+    if not trust.remote_code and "auto_map" in config:
         return
-    config = load_config(folder)
-    if kind_of(config) == "encoder":
+    kind = kind_of(loaded := load_config(folder))
+    if kind == "encoder":
         load_without_heads(AutoModel, "model", folder, device="cpu")  # it may have been saved with others
-    elif kind_of(config) == "encoder-decoder" or generates(config):
+    elif kind == "encoder-decoder" or generates(loaded):
         load_generating_model(folder, device="cpu")
     else:
         load_as(AutoModel, "model", folder, device="cpu")
@@ -134,34 +130,22 @@ def _classes(source: str | Path) -> dict[str, type]:
 def _code(modules: list[str]) -> dict[str, str]:
     """File name -> text of these modules and every module of this package that they import, with relative imports.
 
-    What a function imports is not copied: it needs Contextwise. It is imported in a form that transformers, which refuses code
-    whose imports are not installed, does not look at.
+    No function of theirs may have a statement that imports one: transformers refuses code whose imports are not installed.
     """
     files: dict[str, str] = {}
     pending = list(modules)
     while pending:
         module = pending.pop()
-        file = f"{_flat(module)}.py"
-        if file in files:
+        if (file := f"{_flat(module)}.py") in files:
             continue
         spec = importlib.util.find_spec(module)
         assert spec is not None and spec.origin is not None
         text = Path(spec.origin).read_text(encoding="utf-8")
-        tree, lines = ast.parse(text), text.split("\n")
-        for node in ast.walk(tree):
-            if not isinstance(node, ast.ImportFrom) or not is_ours(node.module or ""):
-                continue
-            name, i = str(node.module), node.lineno - 1
-            if node in tree.body:
-                lines[i] = lines[i].replace(f"from {name} ", f"from .{_flat(name)} ")
-                pending.append(name)
-            else:
-                source, imported = f"__import__({name!r}, fromlist=[''])", node.names
-                parts = "; ".join(f"{each.asname or each.name} = {source}.{each.name}" for each in imported)
-                lines[i] = lines[i][: node.col_offset] + parts
-                for rest in range(node.lineno, node.end_lineno or 0):
-                    lines[rest] = ""
-        files[file] = "\n".join(lines)
+        imports = [str(node.module) for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+        for name in filter(is_ours, imports):
+            text = text.replace(f"from {name} import", f"from .{_flat(name)} import")
+            pending.append(name)
+        files[file] = text
     return files
 
 

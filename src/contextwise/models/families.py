@@ -107,8 +107,7 @@ class Family:
     ) -> tuple[Tensor, Rotary | None]:
         """Run the blocks (``layers`` of them) on token vectors: the input of the final norm, and the rotary cosines and sines.
 
-        ``positions_BT`` are those of tokens in their documents, None for 0, 1, 2, ...; ``before_block`` maps the index of a
-        block and its input to a changed input.
+        ``before_block`` maps the index of a block and its input to a changed input.
         """
         if positions_BT is None:
             positions_BT = torch.arange(embeds_BTD.shape[1], device=embeds_BTD.device).expand(embeds_BTD.shape[:2])

@@ -42,6 +42,8 @@ def kind_of(config: PreTrainedConfig) -> Kind:
 Device = str | torch.device | None
 LARGEST = {"layer": 10_000, "head": 10_000, "expert": 10_000, "labels": 1_000_000}
 """Largest numbers in a configuration, by a part of their names."""
+SMALLEST = {"n_": 0, "num_": 0, "n_head": 1, "num_attention_heads": 1, "vocab_size": 1}
+"""Smallest ones, by the beginnings of their names; a layer may be counted from the last one."""
 GENERATION = {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id"}
 GENERATION |= {"do_sample", "temperature", "top_k", "top_p"}
 """Settings of ``generation_config.json`` that are used; with others ``generate()`` may want arguments or give other outputs."""
@@ -77,9 +79,9 @@ def _check_sizes(folder: str) -> None:
         each = pending.pop()
         for name, value in each.items() if isinstance(each, dict) else ():
             limit = min((most for part, most in LARGEST.items() if part in name), default=math.inf)
-            least = 0 if name.startswith(("n_", "num_")) else -math.inf  # a layer may be counted from the last one
+            least = max((low for start, low in SMALLEST.items() if name.startswith(start)), default=-math.inf)
             if isinstance(value, int) and not least <= value <= limit:
-                may = f"{limit:,} at most" if value > limit else "0 at least"
+                may = f"{limit:,} at most" if value > limit else f"{least} at least"
                 raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {may}")
             pending.append(value)
 
@@ -142,10 +144,7 @@ def load_generating_model(
 def load_as(
     loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> Any:
-    """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors.
-
-    A CheckpointError if the model does not exist, is damaged, lacks weights, or has weights that do not belong to it.
-    """
+    """Load a model with a class that has ``from_pretrained``; ``what`` names the type of model in errors."""
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     _check_complete(path_or_name, missing, unexpected)
     return model
@@ -159,9 +158,9 @@ def load_without_heads(
     device: Device = None,
     unused: Collection[str] = ("pooler",),
 ) -> tuple[Any, list[str]]:
-    """:func:`load_as` for a model whose folder may have other heads; also returns the names of weights that it lacks.
+    """Load a model whose folder may have other heads, and the names of weights that it lacks, which have random values.
 
-    Those weights have random values. The weights of parts ``unused`` of the backbone may be missing too.
+    The weights of parts ``unused`` of the backbone may be missing too.
     """
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
     parts = {name for name, _ in model.base_model.named_children()} - set(unused)

@@ -91,8 +91,7 @@ def _loss_in_pieces(
 ) -> tuple[Tensor, Tensor]:
     """Sum of the losses of logits, and the gradient of all rows in their dtype; overwrites logits below float32.
 
-    ``buffer`` is float32, for the probabilities of some rows at a time; of all rows if the logits are float32. Without
-    ``gradient``, what is returned for it is of no use.
+    ``buffer`` is float32, for the probabilities of some rows at a time; of all rows if the logits are float32.
     """
     nats, low = torch.empty_like(counted, dtype=torch.float32), logits.dtype != torch.float32
     for start in range(0, len(logits), len(buffer)):
@@ -174,8 +173,8 @@ def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
 def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
     """Compute the input of the vocabulary head, (B, T, D), of a stock transformers model or a model of this package.
 
-    On an accelerator the blocks of a stock model are run one after another: the base model would read ``position_ids`` and
-    ``attention_mask`` to choose its mask, and so wait for all work before it.
+    On an accelerator the blocks of a stock model are run one after another: the base model would read values to choose its
+    mask.
     """
     if hasattr(model, "hidden_states"):
         return model.hidden_states(**inputs)

@@ -35,10 +35,7 @@ def without_reading() -> Iterator[None]:
 
 
 def readable_without_sync(x: Tensor) -> bool:
-    """Whether values can be read without waiting for an accelerator or breaking a compiled or recorded graph.
-
-    On accelerators the kernels assert that indices are in range.
-    """
+    """Whether values can be read without waiting for an accelerator or breaking a compiled or recorded graph."""
     return x.device.type == "cpu" and _may_read and not torch.compiler.is_compiling()
 
 
@@ -91,16 +88,12 @@ def all_real(attention_mask: Tensor | None) -> bool:
 def packed_documents(
     attention_mask: Tensor | None, position_ids: Tensor | None, read: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The mask that is still needed where positions restart beside it, and the number of each token's document, (B, T).
+    """The mask (B, T) that is still needed beside positions that restart, and the number of each token's document, (B, T).
 
     transformers reads documents from positions only where no mask is given: with one, even of ones, tokens would see other
-    documents. A mask that hides nothing is therefore left out, and numbers are returned for one that does. A document begins
-    at a real token whose position follows neither the position before it nor that of the last real token.
-
-    Args:
-        attention_mask: (B, T), 0 for padding; other masks are returned as they are.
-        position_ids: (B, T) or (1, T).
-        read: read the values on a device; otherwise numbers that no value is known of are returned.
+    documents. A mask that hides nothing is therefore left out, and numbers are returned for one that does. A document begins at
+    a real token whose position follows neither the position before it nor that of the last real token. Unless ``read``, values
+    on a device are not read.
     """
     if attention_mask is None or position_ids is None or attention_mask.dim() != 2:
         return attention_mask, None
@@ -130,11 +123,8 @@ def causal_mask(
 ) -> Any:
     """The mask of causal attention inside rows, padding and documents; None where the implementation needs none.
 
-    Args:
-        embeds: (B, T, D) token vectors.
-        attention_mask: (B, S), 0 for padding, or a mask that is passed on as it is.
-        position_ids: (B, T); without mask and cache, a document begins where they do not increase by one.
-        document_BT: numbers of documents that do not see each other, beside a mask of padding; without a cache.
+    ``attention_mask`` (B, S) is 0 for padding, or passed on as it is. Without mask and cache, a document begins where
+    ``position_ids`` do not increase by one; ``document_BT`` numbers documents beside a mask of padding.
     """
     given = attention_mask if attention_mask is not None else position_ids
     ours = not readable_without_sync(embeds) and not torch.compiler.is_compiling()
@@ -154,10 +144,9 @@ def causal_mask(
 
 
 def prefix_attention(prefix_BT: Tensor, position_ids: Tensor | None = None) -> Tensor:
-    """The attention mask of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional within the prefix.
+    """The attention mask (B, 1, T, T) of a prefix LM (objectives, Section 6.2.4): causal, and bidirectional in the prefix.
 
-    ``prefix_BT`` is True at the positions of the prefix; ``position_ids`` (B, T) are given for packed documents, which do not
-    see each other. Returns (B, 1, T, T) booleans: queries, then keys.
+    ``position_ids`` (B, T) are given for packed documents, which do not see each other.
     """
     length = prefix_BT.shape[1]
     causal_TT = torch.ones(length, length, dtype=torch.bool, device=prefix_BT.device).tril()
@@ -172,11 +161,7 @@ def same_document(position_ids: Tensor) -> Tensor:
 
 
 def document_numbers(input_ids: Tensor, position_ids: Tensor | None, config: Any) -> Tensor:
-    """The number of each token's document in its row, (B, T).
-
-    A document begins with an end-of-text token of ``config``, as in windows of a corpus, and at position 0 of ``position_ids``,
-    (B, T).
-    """
+    """The number of each token's document in its row, (B, T): it begins with end-of-text, and at position 0."""
     end = config.eos_token_id
     begins = torch.zeros_like(input_ids, dtype=torch.bool)
     for token in [end] if end is None or isinstance(end, int) else end:

@@ -1,19 +1,14 @@
 """Extend rotary positions beyond the trained length, with the methods of transformers.
 
-A rotary model can process windows of any length; ``none`` keeps the frequencies. ``linear`` divides all positions by a
-factor, ``dynamic`` (NTK) increases the base with the length of the input and does not change inputs of the trained length,
-``yarn`` divides the low frequencies and keeps the high ones (``transformers.modeling_rope_utils``).
+``linear`` divides all positions by a factor, ``dynamic`` (NTK) increases the base with the length of the input and does not
+change inputs of the trained length, ``yarn`` divides the low frequencies and keeps the high ones; ``none`` keeps the
+frequencies.
 
-Length-dependent frequencies need care in four cases, which transformers (5.23) leaves to its callers:
-
-- It keeps the frequencies of the longest input so far; :func:`extend_positions` and :func:`forget_lengths` make them depend
-  only on the current input.
-- It uses the frequencies of the longest row for all rows of a batch. Rows longer than :func:`same_frequencies_up_to` share a
-  batch only with rows of their own length.
-- It derives the length from the requested positions. Those of ContextLM's chunks end before those of the tokens, so the
-  predictor uses the frequencies of the tokens (:func:`frozen_frequencies`).
-- In cached generation the frequencies would change at every step, while cached keys keep their rotation.
-  :func:`frequencies_for` fixes them for the final length, so that generation equals a full pass of that length.
+Length-dependent frequencies need care in four cases, which transformers (5.23) leaves to its callers. It keeps the frequencies
+of the longest input so far (:func:`forget_lengths`), and uses those of the longest row for all rows of a batch
+(:func:`same_frequencies_up_to`). It derives the length from the requested positions; those of ContextLM's chunks end before
+those of the tokens (:func:`frozen_frequencies`). In cached generation they would change at every step, while cached keys keep
+their rotation (:func:`frequencies_for`).
 """
 
 import contextlib
@@ -24,7 +19,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
@@ -61,10 +55,11 @@ def same_frequencies_up_to(model: PreTrainedModel) -> float:
     return min(lengths)
 
 
-def forget_lengths(model: PreTrainedModel) -> list[RemovableHandle]:
-    """Let the frequencies of dynamic NTK depend on the current input alone; returns the handles that undo this."""
-    modules = [module for _, module in rotary_modules(model) if follows_length(module)]
-    return [module.register_forward_pre_hook(_reset_length) for module in modules]
+def forget_lengths(model: PreTrainedModel) -> None:
+    """Let the frequencies of dynamic NTK depend on the current input alone."""
+    for _, module in rotary_modules(model):
+        if follows_length(module):
+            module.register_forward_pre_hook(_reset_length)
 
 
 @contextlib.contextmanager
@@ -82,10 +77,9 @@ def frozen_frequencies(modules: Iterable[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frequencies_for(model: PreTrainedModel, length: int) -> Iterator[None]:
-    """Fix length-dependent frequencies at those of ``length`` tokens; other models are not changed.
+    """Fix length-dependent frequencies at those of ``length`` tokens (in generation, of prompt and all new tokens).
 
-    For generation, ``length`` is that of the prompt and all new tokens. Every step then equals a full pass at these
-    frequencies, and within the trained length nothing changes.
+    Every step then equals a full pass at these frequencies, and within the trained length nothing changes.
     """
     modules = [module for _, module in rotary_modules(model) if follows_length(module)]
     for module in modules:
@@ -111,11 +105,10 @@ def _reset_length(module: Any, *_: Any) -> None:
 def extend_positions(
     model: PreTrainedModel, length: int, rope: Rope = "none", factor: float | None = None, trained: int | None = None
 ) -> float | None:
-    """Extend a model's positions in place to windows of ``length`` tokens, beyond its trained length, for inference.
+    """Extend a model's positions in place to windows of ``length`` tokens, for inference.
 
-    The rotary modules get separate configurations, and everything that uses them follows, including ContextLM's predictor. The
-    model should not be saved afterwards. Returns the factor, at least 1; None for ``none``. By default it is ``length /
-    trained``, and ``trained`` the length of the configuration.
+    Returns the factor, None for ``none``; it is by default ``length / trained``, at least 1, and ``trained`` the length of the
+    configuration.
     """
     modules = rotary_modules(model)
     if not modules:
@@ -155,13 +148,8 @@ def extend_config(
 ) -> None:
     """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
 
-    The result is a stock configuration: ``linear`` and ``yarn`` are types of transformers, ``base`` is another base
-    (``rope_theta``), ``none`` keeps the frequencies. A ContextLM's predictor takes those of its backbone.
-
-    Args:
-        factor: of ``linear`` and ``yarn``; by default ``context / trained``, times the factor that it has already.
-        trained: the longest context that the model was trained with.
-        source: its name in errors.
+    ``base`` is another ``rope_theta``; ``factor`` of ``linear`` and ``yarn`` is by default ``context / trained``, times that
+    which the model has already; ``trained`` is the longest context that it was trained with, ``source`` its name in errors.
     """
     backbone = stock_config(config)
     if not getattr(backbone, "rope_parameters", None):

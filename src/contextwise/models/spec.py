@@ -1,16 +1,13 @@
 """Model specifications: how a type of model is built, the FLOPs of its training, and its pretraining losses.
 
-Each kind of model names the modules that register its configurations, their classes and their :class:`ModelSpec` when they are
-imported; that of stock decoders is in this file. The functions at the end use the specification of a configuration.
-
 Losses are sums with counts, so that a step of several batches, on several processes, computes the mean over all targets. A
 batch is a dictionary of tensors, described in :mod:`contextwise.objectives.objective`.
 
-Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows,
-as is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The experts that
-a token goes to count, the others do not. The backward pass counts twice the forward pass; for a frozen matrix after a
-trained one it counts once, and before all trained ones not at all. Embedding look-ups, norms and softmax are not counted,
-nor a pair head. Padding is counted, since it is computed.
+Operations: the matrix products of blocks and head (2 per weight and position) and of attention are counted over full rows, as
+is the convention for model FLOPs utilization (PaLM, Appendix B): 6 N + 12 L D T per token of a decoder. The experts that a
+token goes to count, the others do not. The backward pass counts twice the forward pass; for a frozen matrix after a trained one
+it counts once, and before all trained ones not at all. Embedding look-ups, norms and softmax are not counted, nor a pair head.
+Padding is counted, since it is computed.
 
 Shapes: B rows, T positions, D channels.
 """
@@ -20,6 +17,7 @@ import copy
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -211,10 +209,7 @@ class ModelSpec:
 
 
 class DecoderSpec(ModelSpec):
-    """A stock decoder; torch counts the operations of its blocks if there is no adapter for its family.
-
-    Blocks of experts, of recurrences, or that are run several times do not have the operations of their weights.
-    """
+    """A stock decoder; torch counts the operations of its blocks, such as experts, if there is no adapter for its family."""
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
         if adapter(model.config) is not None:
@@ -246,7 +241,6 @@ class DecoderSpec(ModelSpec):
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
 _STOCK: dict[str, ModelSpec] = {"decoder": DecoderSpec()}
 _LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
-_REGISTERED: list[str] = []
 _META_MODELS: dict[tuple[type, str], Any] = {}
 
 
@@ -280,14 +274,12 @@ def register_losses(tensor: str, losses: Callable[[Any, Batch], Losses]) -> None
     _LOSSES[tensor] = losses
 
 
+@cache
 def register_models() -> None:
     """Import the modules that register the models of every kind and section (``contextwise.models``, ``.sections``); once."""
-    if not _REGISTERED:
-        features = [*plugins.load("models").values(), *plugins.load("sections").values()]
-        modules = sorted({module for each in features for module in getattr(each, "registers", ())})
-        for module in modules:
-            importlib.import_module(module)
-        _REGISTERED.extend(modules)
+    features = [*plugins.load("models").values(), *plugins.load("sections").values()]
+    for module in sorted({module for each in features for module in getattr(each, "registers", ())}):
+        importlib.import_module(module)
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,23 +78,14 @@ def _local_file(source: str, file: str) -> Path | None:
 def tokenizer_hash_beside(origin: str, vocabulary: int) -> str | None:
     """Hash of the tokenizer where a model in memory was loaded from; None if none is known on this machine.
 
-    Its path may be that of a configuration alone, or the model was given another vocabulary since: the ``config.json`` there
-    must name as many tokens.
+    The ``config.json`` there must name as many tokens: the model may have been given another vocabulary since.
     """
     with contextlib.suppress(ContextwiseError, ValueError, OSError):  # it was moved, or is damaged
         config, file = _local_file(origin, "config.json"), _local_file(origin, FILE)
-        if config is not None and file is not None and vocabulary in _vocabularies(json.loads(config.read_bytes())):
+        named = [] if config is None else re.findall(r'"vocab_size": *(\d+)', config.read_text(encoding="utf-8"))
+        if file is not None and str(vocabulary) in named:
             return tokenizer_hash(file)
     return None
-
-
-def _vocabularies(config: Any) -> set[int]:
-    """The vocabulary sizes that a ``config.json`` names, of its parts too."""
-    if not isinstance(config, dict):
-        return set()
-    parts = (_vocabularies(value) for name, value in config.items() if name.endswith("_config"))
-    sizes = {size for part in parts for size in part}
-    return {*sizes, config["vocab_size"]} if isinstance(config.get("vocab_size"), int) else sizes
 
 
 def model_tokenizer_hash(source: str) -> str | None:
@@ -111,11 +102,7 @@ def model_tokenizer_hash(source: str) -> str | None:
 
 
 def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) -> None:
-    """Check that a corpus was prepared with the tokenizer of a model, which has ``vocabulary`` tokens if that is known.
-
-    Raises:
-        DataError: the tokenizers differ, or the corpus has more tokens in its vocabulary than the model.
-    """
+    """Raise DataError if a corpus has another tokenizer than a model, or more tokens than its ``vocabulary``, if known."""
     if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
@@ -130,10 +117,9 @@ def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) 
 
 @dataclass(frozen=True)
 class Frame:
-    """Special tokens to add around a text because the tokenizer does not add them.
+    """Special tokens to add around a text because the tokenizer, that of a corpus, does not add them.
 
-    The tokenizers of runs are those of their corpora, which add no special tokens; but an encoder was trained on [CLS]
-    text [SEP], and an encoder-decoder on text followed by end-of-text.
+    An encoder was trained on [CLS] text [SEP], an encoder-decoder on text followed by end-of-text.
     """
 
     before: tuple[int, ...] = ()
@@ -159,9 +145,8 @@ class Frame:
         return [*self.before, *ids, *self.after]
 
     def put_around(self, tokenizer: "PreTrainedTokenizerBase") -> None:
-        """Let a tokenizer add the tokens of the frame around each text: ``[CLS] A [SEP]``.
+        """Let a tokenizer add the tokens of the frame around each text, ``[CLS] A [SEP]``, or pair, ``[CLS] A [SEP] B [SEP]``.
 
-        In a pair, the tokens after the first text are repeated after the second, with token type 1: ``[CLS] A [SEP] B [SEP]``.
         A tokenizer without a padding token pads with end-of-text.
         """
         if tokenizer.pad_token is None:

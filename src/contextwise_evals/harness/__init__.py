@@ -28,7 +28,6 @@ class HarnessTasks(Measure):
     """
 
     name = "tasks"
-    changes_model = True
     on_corpus = False
 
     tasks: list[str] = Field(

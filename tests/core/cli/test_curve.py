@@ -95,13 +95,6 @@ def test_json_alone_on_standard_output(contextwise, workplace):
     assert {name: settings[name] for name in given} == given
 
 
-def test_a_lowest_bin_of_few_targets_has_a_note(contextwise):
-    few = f"{COMMAND} --limit 2 --context 64"
-    note = "targets only, and each bin has others: it may be the lowest by chance"
-    assert note in contextwise.words(f"{few} --out few")
-    assert "by chance" not in contextwise.words(f"{BANDS} --limit 2 --context 64 --samples 20 --out same")
-
-
 def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monkeypatch):
     calls = []
 
@@ -131,14 +124,7 @@ def test_bands_say_what_they_are(contextwise):
         "the same 40 targets at 6 contexts, in" in words
         and "documents (bands); it was trained with 32 tokens." in words
     )
-    assert "all that these have" in contextwise.words(f"{BANDS} --samples 100000 --out all")
-    assert (
-        "all that these have" not in words
-        and "29–32" not in words
-        and "32" in words
-        and "average loss" not in words
-        and "last tenth" not in words
-    )
+    assert "29–32" not in words and "32" in words and "average loss" not in words and "last tenth" not in words
 
 
 def test_one_document_has_no_interval_and_the_output_says_so(contextwise):

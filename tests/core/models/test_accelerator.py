@@ -180,7 +180,7 @@ def test_static_steps_wait_for_nothing(name):
     model = on_device(name).eval()
     cache = StaticCache(config=model.config, max_cache_len=24)
     has_context = any("context" in part for part, _ in model.named_modules())
-    known = {"completes_chunk": True} if has_context else {}
+    known = {"inside_chunks": False} if has_context else {}
     inputs = {"position_ids": tokens(length=6), "past_key_values": cache}
     with torch.no_grad():
         with FakeAccelerator(allowed=24) as prefill:

@@ -62,36 +62,6 @@ def test_padded_rows_equal_each_row_alone(family, options, device, data):
             torch.testing.assert_close(result[i, longest - n :], alone, atol=1e-5, rtol=1e-4)
 
 
-@EVERY_FAMILY
-@FORMS
-def test_packed_documents_equal_each_alone(family, options, device):
-    model = contextlm(family, chunk_size=4, **options).to(device)
-    lengths = [5, 1, 11, 4, 3]
-    documents = [draw(1, n, seed=i).to(device) for i, n in enumerate(lengths)]
-    positions = torch.cat([torch.arange(n) for n in lengths])[None].to(device)
-    with torch.no_grad():
-        row = torch.cat(documents, 1)
-        packed, cached = (model(row, position_ids=positions, use_cache=use).logits[0] for use in (False, None))
-        alone = torch.cat([model(d, use_cache=False).logits[0] for d in documents])
-    torch.testing.assert_close(packed, alone, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(cached, alone, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.long
-@FAMILIES
-@pytest.mark.parametrize("beams", [1, 3])
-def test_generation_with_cache_equals_without(family, beams):
-    model = contextlm(family, chunk_size=4, inject_every_layer=True)
-    for length in (2, 4, 9):
-        tokens = draw(2, length).clamp(min=1)  # 0 is the padding: generate() would take it for that
-        options = {"max_new_tokens": 14, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
-        cached = model.generate(tokens, **options)
-        assert torch.equal(cached, model.generate(tokens, use_cache=False, **options))
-        padded = torch.nn.functional.pad(tokens, (5, 0))
-        mask = torch.nn.functional.pad(torch.ones_like(tokens), (5, 0))
-        assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 5:], cached)
-
-
 @FAMILIES
 @FEW
 @given(data=st.data())

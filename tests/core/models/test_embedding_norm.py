@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from reference_contextlm import NAMES, norm_of, run
-from transformers import AutoModelForCausalLM, LlamaConfig, StaticCache
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from contextlm_models import EVERY_FAMILY, FAMILIES, VOCABULARY, backbone, draw, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
@@ -29,28 +29,6 @@ def test_equals_a_direct_implementation(family):
         h = run(model, block, h, list(range(10)))
     logits = norm_of(h, norm) @ model.lm_head.weight.T
     torch.testing.assert_close(model(tokens[None]).logits[0], logits, atol=1e-5, rtol=1e-4)
-
-
-@EVERY_FAMILY
-def test_cached_padded_and_packed_rows_equal_the_full_pass(family):
-    model, tokens = normed(family), draw(2, 12)
-    with torch.no_grad():
-        full = model(tokens, use_cache=False).logits
-        for cache in (None, StaticCache(model.config, 12)):
-            out = model(tokens[:, :5], past_key_values=cache, use_cache=True)
-            steps = [out.logits]
-            for t in range(5, 12):
-                out = model(tokens[:, t : t + 1], past_key_values=out.past_key_values, use_cache=True)
-                steps.append(out.logits)
-            torch.testing.assert_close(torch.cat(steps, 1), full, atol=1e-5, rtol=1e-4)
-        padded = torch.nn.functional.pad(tokens, (3, 0))
-        mask = torch.nn.functional.pad(torch.ones_like(tokens), (3, 0))
-        torch.testing.assert_close(model(padded, attention_mask=mask).logits[:, 3:], full, atol=1e-5, rtol=1e-4)
-        positions = torch.cat([torch.arange(7), torch.arange(5)])[None]
-        packed = model(tokens, position_ids=positions).logits
-        torch.testing.assert_close(packed[:, 7:], model(tokens[:, 7:]).logits, atol=1e-5, rtol=1e-4)
-        options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
-        assert torch.equal(model.generate(tokens, **options), model.generate(tokens, use_cache=False, **options))
 
 
 @FAMILIES

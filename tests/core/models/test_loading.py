@@ -78,7 +78,9 @@ def test_a_damaged_model_gets_a_clear_error(saved, harm):
     ("values", "why"),
     [
         ({"n_layer": 10**7}, "sets n_layer to 10000000; it may be 10,000 at most"),
-        ({"n_head": -1}, "sets n_head to -1; it may be 0 at least"),
+        ({"n_head": 0}, "sets n_head to 0; it may be 1 at least"),
+        ({"n_layer": -1}, "sets n_layer to -1; it may be 0 at least"),
+        ({"vocab_size": -5}, "sets vocab_size to -5; it may be 1 at least"),
         ({"activation_function": "nope"}, "'nope' is not known to transformers"),
         ({"num_labels": 10**8}, "sets num_labels to 100000000"),
         ({"backbone_config": {"num_hidden_layers": 10**9}}, "sets num_hidden_layers to 1000000000"),

@@ -8,8 +8,6 @@ import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -24,6 +22,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.evaluation.scoring.windows import Texts, score_documents
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.rope import extend_positions, forget_lengths, rotary_modules, same_frequencies_up_to
+from small import small_gpt2
 
 TRAINED = 16
 COMMON = {
@@ -75,15 +74,6 @@ def with_divided_positions(model, factor):
 
 
 @pytest.mark.parametrize("kind", ROTARY)
-def test_dynamic_changes_nothing_within_the_trained_length(kind):
-    plain, model = make(kind), make(kind)
-    assert extend_positions(model, 4 * TRAINED, "dynamic") == 4
-    for length in (TRAINED, 5, 4 * TRAINED, TRAINED - 1, 5):  # also after a longer input
-        same = torch.equal(logits(model, length), logits(plain, length))
-        assert same == (length <= TRAINED)
-
-
-@pytest.mark.parametrize("kind", ROTARY)
 def test_linear_divides_positions(kind):
     model = make(kind)
     extend_positions(model, 4 * TRAINED, "linear", factor=3)
@@ -128,30 +118,30 @@ def test_the_trained_length_may_be_shorter_than_the_positions():
     assert not torch.equal(logits(model, TRAINED), logits(make("llama"), TRAINED))
 
 
-def test_learned_positions_cannot_be_extended():
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=19, n_embd=16, n_layer=1, n_head=2, n_positions=TRAINED))
-    with pytest.raises(ConfigError, match="positions of this gpt2 are not rotary and cannot be extended"):
-        extend_positions(model, 32, "linear")
+def one_frequency():
+    shape = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 16}
+    return GPTNeoXForCausalLM(GPTNeoXConfig(vocab_size=19, rotary_pct=0.25, **shape))
 
 
-def test_invalid_extensions_are_rejected():
-    with pytest.raises(ConfigError, match=r"rope_factor is 0\.5, but must be at least 1"):
-        extend_positions(make("llama"), 32, "linear", factor=0.5)
-    with pytest.raises(ConfigError, match="a rope factor is given, but no method"):
-        extend_positions(make("llama"), 32, "none", factor=2.0)
-    extended = make("llama")
-    extend_positions(extended, 32, "yarn")
-    with pytest.raises(ConfigError, match=r"extended already \(rope_type 'yarn'"):
-        extend_positions(extended, 64, "linear")
+def extended_already():
+    extend_positions(model := make("llama"), 32, "yarn")
+    return model
 
 
-def test_dynamic_rejects_heads_with_one_frequency():
-    config = GPTNeoXConfig(
-        vocab_size=19, hidden_size=16, num_attention_heads=2, num_hidden_layers=1, intermediate_size=16, rotary_pct=0.25
-    )
-    with pytest.raises(ConfigError, match=r"has only one \(2 rotary dimensions\); set `rope` to linear or yarn"):
-        extend_positions(GPTNeoXForCausalLM(config), 4096, "dynamic")
-    extend_positions(GPTNeoXForCausalLM(config), 4096, "linear")
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (small_gpt2, {"rope": "linear"}, "positions of this gpt2 are not rotary and cannot be extended"),
+        (lambda: make("llama"), {"rope": "linear", "factor": 0.5}, r"rope_factor is 0\.5, but must be at least 1"),
+        (lambda: make("llama"), {"rope": "none", "factor": 2.0}, "a rope factor is given, but no method"),
+        (extended_already, {"rope": "linear"}, r"extended already \(rope_type 'yarn'"),
+        (one_frequency, {"rope": "dynamic"}, r"only one \(2 rotary dimensions\); set `rope` to linear or yarn"),
+    ],
+    ids=["learned positions", "factor", "no method", "twice", "one frequency"],
+)
+def test_invalid_extensions_are_rejected(model, options, message):
+    with pytest.raises(ConfigError, match=message):
+        extend_positions(model(), 64, **options)
 
 
 def following(kind):
@@ -187,13 +177,11 @@ def test_the_length_up_to_which_frequencies_are_the_same():
 def test_frequencies_follow_the_current_input_alone(kind):
     expected = {length: logits(following(kind), length) for length in (20, 12, 8, 5)}
     model = following(kind)
-    handles = forget_lengths(model)
-    for length, alone in expected.items():  # transformers itself keeps those of the longest input
-        assert torch.equal(logits(model, length), alone)
-    for handle in handles:
-        handle.remove()
-    logits(model, 20)
+    logits(model, 20)  # transformers itself keeps the frequencies of the longest input
     assert torch.equal(logits(model, 12), expected[12]) == (kind == "longrope")
+    forget_lengths(model)
+    for length, alone in expected.items():
+        assert torch.equal(logits(model, length), alone)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
@@ -202,7 +190,8 @@ def test_losses_of_documents_do_not_depend_on_others_in_their_batch(kind):
     documents = [draw.integers(1, 19, size) for size in (30, 5, 12, 7, 8, 9, 12)]
 
     def losses(documents, batch_tokens):
-        return score_documents(following(kind), Texts(documents), 64, 64, batch_tokens=batch_tokens).document_sums()
+        forget_lengths(model := following(kind))
+        return score_documents(model, Texts(documents), 64, 64, batch_tokens=batch_tokens).document_sums()
 
     alone = np.concatenate([losses([document], 1) for document in documents])
     np.testing.assert_allclose(losses(documents, 1000), alone, rtol=1e-6)

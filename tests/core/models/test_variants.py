@@ -286,10 +286,12 @@ class Buffered(GPT2LMHeadModel):
         super().__init__(config)
         self.register_buffer("shift", torch.linspace(0, scale if scale < 9 else 2, config.n_embd), persistent=False)
         self.plain = torch.arange(config.n_embd) / 8
+        self.shared = nn.Linear(config.n_embd, config.vocab_size, bias=False)
+        self.shared.weight = self.lm_head.weight
 
     def forward(self, input_ids=None, **kwargs):
         hidden = self.transformer(input_ids)[0]
-        return CausalLMOutputWithPast(logits=self.lm_head(hidden + self.shift * self.plain))
+        return CausalLMOutputWithPast(logits=self.shared(hidden + self.shift * self.plain))
 """
 
 
@@ -304,6 +306,7 @@ def smeared(folder: Path, name: str = "Smeared", stem: str = "smeared-model", **
 
 
 def test_values_outside_of_the_saved_state_are_computed_again(tmp_path):
+    """A layer that shares the weight of the head is read with it."""
     model, tokens = smeared(tmp_path, "Buffered", scale=2.0), torch.tensor([[1, 2, 3]])
     model.save_pretrained(tmp_path / "model")
     for load in (load_model, AutoModelForCausalLM.from_pretrained):

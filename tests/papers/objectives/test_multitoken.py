@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn.functional import pad
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
@@ -76,41 +75,6 @@ def test_every_cached_step_equals_the_full_pass(family, head, data):
         torch.testing.assert_close(pieces, getattr(full, name), atol=1e-5, rtol=1e-4)
 
 
-@FAMILIES
-@HEADS
-def test_padded_and_packed_rows_equal_each_alone(family, head):
-    model = multitoken(family, head)
-    lengths = [5, 1, 9, 4]
-    documents = [draw(1, n, seed=i) for i, n in enumerate(lengths)]
-    padded = torch.cat([pad(d, (9 - n, 0)) for d, n in zip(documents, lengths, strict=True)])
-    mask = torch.cat([pad(torch.ones_like(d), (9 - d.shape[1], 0)) for d in documents])
-    positions = torch.cat([torch.arange(n) for n in lengths])[None]
-    with torch.no_grad():
-        alone = [all_logits(model(d, use_cache=False, heads=3))[0] for d in documents]
-        rows = all_logits(model(padded, attention_mask=mask, heads=3))
-        row = all_logits(model(torch.cat(documents, 1), position_ids=positions, use_cache=False, heads=3))
-    torch.testing.assert_close(row[0], torch.cat(alone), atol=1e-5, rtol=1e-4)
-    for i, n in enumerate(lengths):
-        torch.testing.assert_close(rows[i, 9 - n :], alone[i], atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama"])
-@HEADS
-@pytest.mark.parametrize("beams", [1, 3])
-def test_generation_with_cache_equals_without(family, head, beams):
-    model = multitoken(family, head)
-    tokens = draw(2, 6)
-    options = {"max_new_tokens": 10, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
-    cached = model.generate(tokens, **options)
-    assert torch.equal(cached, model.generate(tokens, use_cache=False, **options))
-    padded = pad(tokens, (4, 0))
-    mask = pad(torch.ones_like(tokens), (4, 0))
-    assert torch.equal(model.generate(padded, attention_mask=mask, **options)[:, 4:], cached)
-    if beams == 1:
-        static = model.generate(tokens, cache_implementation="static", **options)
-        assert torch.equal(static, cached)
-
-
 def test_generation_runs_the_first_head_only():
     model = multitoken("gpt2", "layer", 4)
     calls = [0] * 4
@@ -118,43 +82,6 @@ def test_generation_runs_the_first_head_only():
         block.register_forward_hook(lambda *_, i=i: calls.__setitem__(i, calls[i] + 1))
     model.generate(draw(1, 6), max_new_tokens=5, do_sample=False, pad_token_id=0)
     assert calls == [5, 0, 0, 0]
-
-
-@HEADS
-def test_eager_attention_gives_the_same(head):
-    model = multitoken("qwen3", head)
-    tokens = draw(2, 17)
-    with torch.no_grad():
-        expected = all_logits(model(tokens, heads=3))
-        model.set_attn_implementation("eager")
-        assert model.backbone.config._attn_implementation == "eager"
-        torch.testing.assert_close(all_logits(model(tokens, heads=3)), expected, atol=1e-5, rtol=1e-4)
-
-
-@FAMILIES
-@HEADS
-@pytest.mark.parametrize("tied", [False, True])
-def test_saved_and_loaded_through_the_auto_class(family, head, tied, tmp_path):
-    model = multitoken(family, head, tie_word_embeddings=tied)
-    model.save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path).future_tokens == 3
-    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert type(again) is MultiTokenForCausalLM and again.config.head == head
-    tokens = draw(2, 20)
-    with torch.no_grad():
-        assert torch.equal(all_logits(model(tokens, heads=3)), all_logits(again(tokens, heads=3)))
-    assert (again.lm_head.weight is again.get_input_embeddings().weight) == tied
-    assert (tmp_path / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@HEADS
-def test_all_weights_of_a_new_model_are_initialized(family, head):
-    one, two = multitoken(family, head, seed=3), multitoken(family, head, seed=3)
-    for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
-        assert torch.equal(a, b), name
-    weights = [p for p in one.heads.parameters() if p.dim() == 2]
-    assert all(0.003 < w.std() < 0.05 for w in weights)
 
 
 @FAMILIES
@@ -165,18 +92,6 @@ def test_parameters_are_counted_as_documented(family):
     stock = count(AutoModelForCausalLM.from_config(backbone(family, layers=6)))
     assert count(multitoken(family, "layer", n=4, layers=2)) == stock
     assert count(multitoken(family, "linear", n=4, layers=6)) == stock + 3 * VOCABULARY * 16
-
-
-def test_gradient_checkpointing_changes_nothing():
-    tokens = draw(2, 16)
-    gradients = []
-    for checkpointing in (False, True):
-        model = multitoken("gpt2", "layer").train()
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        model(tokens, labels=tokens).loss.backward()
-        gradients.append({n: p.grad for n, p in model.named_parameters()})
-    assert all(torch.equal(gradients[0][n], gradients[1][n]) for n in gradients[0])
 
 
 @HEADS
@@ -209,23 +124,6 @@ def test_heads_on_a_contextlm(family, head, tmp_path):
         assert torch.equal(result, all_logits(model(tokens, heads=3, use_cache=False)))
     model.train()(tokens, labels=tokens).loss.backward()
     assert model.backbone.context.gate.weight.grad.abs().sum() > 0
-
-
-@HEADS
-def test_cached_heads_on_a_contextlm_equal_the_full_pass(head):
-    torch.manual_seed(0)
-    config = ContextLMConfig(backbone("llama"), chunk_size=3, predictor_layers=1, inject_every_layer=True)
-    model = MultiTokenForCausalLM(MultiTokenConfig(config, 3, head)).eval()
-    torch.nn.init.normal_(model.backbone.context.gate.weight)
-    tokens = draw(2, 14)
-    with torch.no_grad():
-        whole = all_logits(model(tokens, heads=3, use_cache=False))
-        cache = DynamicCache(config=model.config)
-        result = [
-            all_logits(model(part, heads=3, past_key_values=cache, use_cache=True))
-            for part in tokens.split([5, 1, 1, 4, 1, 1, 1], dim=1)
-        ]
-    torch.testing.assert_close(torch.cat(result, dim=1), whole, atol=1e-5, rtol=1e-5)
 
 
 @HEADS

@@ -141,12 +141,10 @@ def finished(path: Path, key: str, overwrite: bool = False, result: type[Result]
 def write_result(
     path: Path, summary: dict[str, Any], files: Mapping[str, Any], overwrite: bool = False, held: bool = False
 ) -> None:
-    """Write a result, complete or not at all.
+    """Write a result, complete or not at all; ``held``: this process holds ``path`` already.
 
-    Args:
-        files: name -> content: a :class:`pyarrow.Table` becomes ``NAME.parquet``, a list of rows ``NAME.jsonl``; text,
-            bytes, and a dictionary (as JSON) are written to a file of exactly that name.
-        held: this process holds ``path`` with :func:`~contextwise.base.files.exclusive` already.
+    A :class:`pyarrow.Table` among the files becomes ``NAME.parquet``, a list of rows ``NAME.jsonl``; text, bytes and a
+    dictionary (as JSON) are written to a file of exactly that name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

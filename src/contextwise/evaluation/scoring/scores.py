@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scores:
-    """Losses of all targets of a corpus, in the order of the documents.
+    """Losses ``nats`` (N,) float32 of all targets of a corpus, in the order of the documents.
 
-    Attributes:
-        targets: (documents,) number of targets scored in each document.
-        nats: (N,) float32.
-        visible: (N,) int32, number of document tokens visible to the prediction; end-of-text is not counted.
-        first_position: index in its document of the first target: 0, or 1 without an end-of-text token.
+    Each document has a number of ``targets``. ``visible`` (N,) int32 tokens of the document precede a target; end-of-text is
+    not counted. ``first_position`` is the index of the first target in its document: 0, or 1 without an end-of-text token.
     """
 
     targets: np.ndarray
@@ -86,8 +83,8 @@ def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:
 def totals(documents: pa.Table) -> dict[str, Any]:
     """Compute counts, and measures with intervals over documents, in the format of ``summary.json``.
 
-    Measures of words or bytes are of the documents where these are known, and None where their sum is zero. They leave out the
-    ``lost_texts``: documents whose tokens do not decode to their text; None if unknown.
+    Measures of words or bytes leave out the ``lost_texts``: documents whose tokens do not decode to their text; None if
+    unknown.
     """
     nats = documents["nats"].to_numpy()
     sums: dict[str, int | None] = {}

@@ -22,7 +22,8 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
-from contextwise.evaluation.scoring.windows import Documents, check_ids, evaluating, not_finite, vocabulary_size
+from contextwise.evaluation.scoring.windows import Documents, check_ids, not_finite, vocabulary_size
+from contextwise.models.losses import evaluation_mode
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form
 
@@ -57,8 +58,8 @@ def power_of_two(limit: int) -> int:
 class TruncatedBatch:
     """Targets ``start`` to ``stop`` (not included), predicted by windows of ``context`` tokens.
 
-    ``nats`` are float32, (stop - start,). ``features``, (B, D), are the hidden states from which the targets are predicted, on
-    the model's device and in its number format, if requested.
+    ``nats`` are (stop - start,) float32. ``features``, (B, D), are the hidden states from which they are predicted, on the
+    model's device, if requested.
     """
 
     context: int
@@ -74,7 +75,7 @@ def choose_targets(
     """Draw ``samples`` targets without replacement from the tokens with at least ``longest`` before them in their document.
 
     If fewer are eligible, all of them are used. ``block`` draws whole blocks of so many consecutive tokens, a power of two up
-    to a 32nd of ``longest``, of which the last has ``longest`` tokens before it; ``samples`` is rounded up to whole blocks.
+    to a 32nd of ``longest``, of which the last has ``longest`` tokens before it.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     longest_document = int(lengths.max(initial=0))
@@ -106,15 +107,9 @@ def truncated_passes(
 ) -> Generator[TruncatedBatch, None, None]:
     """Predict every target from the nearest l tokens, for each l of ``contexts``; batches in the order of the targets.
 
-    All targets need the longest context before them (:func:`choose_targets`), or the last of their block does; then they are
-    predicted in bands. The vocabulary head is applied to the predicted positions only.
-
-    Args:
-        start: id of a token to put before every window, which takes a position; None for none.
-        batch_tokens: maximum number of tokens of a batch; fewer if the logits would be too large.
-        features: ``last``, the input of the vocabulary head, or a number i, the input of block i (0: the embeddings; as in
-            transformers' ``hidden_states``, the number after the last block is the input of the head); None for losses only.
-        done: context -> number of targets that are already done; they are skipped.
+    All targets, or the last of each block, need the longest context before them. ``start`` is the id of a token before every
+    window, which takes a position. ``features`` are ``last``, the input of the vocabulary head, or a number i, the input of
+    block i, as in transformers' ``hidden_states``. ``done`` maps a context to its targets that are skipped.
     """
     before = [] if start is None else [start]
     limit, longest = positions(model.config), max(contexts)
@@ -126,11 +121,11 @@ def truncated_passes(
         what = "a context" if start is None else "a start token and a context"
         raise ConfigError(
             f"{what} of {longest:,} tokens do{'es' * (start is None)} not fit the model, which has {limit:,} positions; give "
-            f"contexts of at most {limit - len(before):,}{', or --no-bos' * len(before)}"
+            f"contexts of at most {limit - len(before):,}"
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     device = next(model.parameters()).device
-    with evaluating(model):
+    with evaluation_mode(model):
         for context in contexts:
             band = targets.band(context)
             rows = max(1, min(batch_tokens // context, rows_of_logits // band))

@@ -14,11 +14,10 @@
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
 """
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,20 +31,12 @@ from contextwise.evaluation.scoring.scores import Scores
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
-from contextwise.models.rope import forget_lengths, same_frequencies_up_to
+from contextwise.models.rope import same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
-
-if TYPE_CHECKING:
-    pass
 
 
 class Documents(Protocol):
-    """Interface of a corpus for the scoring pass; :class:`contextwise.data.Corpus` implements it.
-
-    Attributes:
-        lengths: (documents,) number of tokens of each document, without end-of-text.
-        end_of_text: id of the token before each document; None without such a token.
-    """
+    """A corpus for the scoring pass: ``lengths`` without end-of-text, whose id, if any, is ``end_of_text``."""
 
     @property
     def lengths(self) -> np.ndarray: ...
@@ -89,10 +80,7 @@ class Plan:
 class Row(NamedTuple):
     """A window as a model reads it: each token but the first is predicted from those before it.
 
-    Attributes:
-        tokens: (n,) int64, of the window, with further ones between them.
-        scored: (n,) bool, tokens whose loss counts: the window's own, but those that an earlier window scores.
-        prefix: number of first tokens that see each other in both directions.
+    ``scored`` are the tokens (n,) whose loss counts. The ``prefix`` first tokens see each other in both directions.
     """
 
     tokens: np.ndarray
@@ -101,10 +89,7 @@ class Row(NamedTuple):
 
 
 def row_of(tokens: np.ndarray, skip: int, form: PromptForm | None) -> Row:
-    """What a model reads of a window's tokens (length + 1,), whose first ``skip`` targets are not scored.
-
-    With a form of prompts, what is not scored is the prefix.
-    """
+    """What a model reads of a window's tokens (length + 1,); with a ``form``, those that are not scored are the prefix."""
     if form is None:
         return Row(tokens, np.arange(len(tokens)) > skip)
     parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
@@ -135,11 +120,10 @@ def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: b
 
 
 def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.inf) -> Iterator[np.ndarray]:
-    """Group rows of these lengths into batches, by index, longest first: at most ``batch_tokens`` positions, padded.
+    """Group rows of these lengths into batches, by index: at most ``batch_tokens`` positions, padded, or one row.
 
-    The longest are first, so that a batch that exceeds the memory fails within seconds. A row longer than ``batch_tokens`` is a
-    batch of its own; rows longer than ``mixed_up_to`` share a batch only with rows of their own length
-    (:func:`~contextwise.models.rope.same_frequencies_up_to`).
+    The longest are first, so that a batch that exceeds the memory fails within seconds; rows longer than ``mixed_up_to`` share
+    a batch only with rows of their own length (:func:`~contextwise.models.rope.same_frequencies_up_to`).
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -150,18 +134,6 @@ def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.in
             batch = batch[lengths[batch] == longest]
         yield batch
         first += len(batch)
-
-
-@contextlib.contextmanager
-def evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Set a model's evaluation mode, in which an input's frequencies depend on it alone, and restore its mode on exit."""
-    handles = forget_lengths(model)
-    try:
-        with evaluation_mode(model):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def score_documents(
@@ -178,18 +150,11 @@ def score_documents(
     work: Work | None = None,
     part: str = "scores",
 ) -> Scores:
-    """Score every token of the corpus (of its first ``limit`` documents, if given) with the model in evaluation mode.
+    """Score every token of the corpus (of its first ``limit`` documents, if given), each from windows as above.
 
-    The scores do not depend on ``batch_tokens``, up to the rounding of the model's arithmetic.
-
-    Args:
-        context: positions of a window, end-of-text included.
-        stride: positions between the starts of consecutive windows, 1 to ``context``.
-        full_windows: let the last window of a document reach back to ``context`` positions.
-        batch_tokens: positions of text in a batch, padding included.
-        on_progress: called with the number of targets scored, after each batch.
-        further: returns the further inputs of the model, such as contexts, for the documents (B,) of a batch's windows.
-        work: keeps the finished part, under the name ``part``; a later call resumes it.
+    ``on_progress`` gets the number of targets of each batch. ``further`` returns the further inputs of the model, such as
+    contexts, for the documents (B,) of a batch. ``work`` keeps the finished part, under the name ``part``; a later call resumes
+    it.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
@@ -211,7 +176,7 @@ def score_documents(
     plan = plan.chosen(np.arange(state["done"][0], total))
     if on_progress is not None:
         on_progress(int((before.length - before.skip).sum()))
-    with evaluating(model), torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         for rows in batches(plan.length, batch_tokens, same_frequencies_up_to(model)):
             if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")
@@ -235,10 +200,7 @@ def score_documents(
 def window_losses(
     model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
 ) -> np.ndarray:
-    """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored.
-
-    ``further`` are further inputs of the model, one row per window.
-    """
+    """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored."""
     form, end, read = prompt_form(model.config), corpus.end_of_text, []
     for window in rows:
         first = int(plan.start[window]) - int(end is not None)

@@ -1,14 +1,9 @@
 """The context predictor's layers of a key-value cache (ContextLM, Algorithm 1).
 
-transformers' cache is a list of layers; beams, batch selection, repetition and cropping call methods of the layers. The
-predictor's blocks keep their keys and values in further layers of the same list, whose length is counted in chunks. One last
-layer keeps the rest that the next token needs: the token vectors, and the contexts predicted so far. Rows of a left-padded
-batch complete their chunks at different steps, so a slot of a chunk layer is a chunk in some rows and empty in the others.
-
-:class:`ChunkLayer` and :class:`ContextState` grow with the text. :class:`StaticChunkLayer` and :class:`StaticContextState` are
-for decoding in compiled graphs: like transformers' ``StaticCache``, they hold tensors of fixed size that are filled in place,
-so that every decoding step is the same graph. Rows without a new chunk write to one extra slot, which is never read. Token
-vectors before the unfinished chunk are not kept, so such a cache cannot be cropped.
+The predictor's blocks keep their keys and values in further layers of transformers' list, whose length is counted in chunks;
+one last layer keeps the rest that the next token needs. Rows of a left-padded batch complete their chunks at different steps,
+so a slot of a chunk layer is a chunk in some rows and empty in the others. The static layers are for decoding in compiled
+graphs: of fixed size and filled in place; rows without a new chunk write to one extra slot, which is never read.
 
 Shapes: B rows, S tokens and P chunk slots cached so far, T tokens and K slots of this call, D channels, w tokens per chunk.
 """
@@ -99,14 +94,11 @@ class ChunkLayer(DynamicLayer):
 
 
 class ContextState(StateLayer):
-    """Token vectors and predicted contexts of everything cached.
+    """Token vectors and predicted contexts of everything cached, so that a cache can be cropped into the middle of a chunk.
 
     ``h_BSD``: output of the token encoder. ``start_BS``: index, among all S, of the first token of each token's document.
     ``context_BPD``: the context predicted after each chunk. ``end_BP``: index of that chunk's last token, -1 for no chunk.
     ``current_BD``: the context that the last token added, and that the next token adds unless it completes a chunk.
-
-    All token vectors are kept, not only the last w - 1, so that a cache can be cropped into the middle of a chunk; that
-    is one vector per token in addition to the backbone's two per layer.
     """
 
     is_croppable = True
@@ -143,10 +135,7 @@ class ContextState(StateLayer):
         self.current_BD = current_BD
 
     def allocate(self, end_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Append new chunks: the ends of all chunks, (B, P + K), and the columns of the new ones' keys, (B, K).
-
-        ``end_BK`` is the index of each new chunk's last token, -1 for no chunk.
-        """
+        """Append chunks that end at ``end_BK`` (-1: no chunk): the ends of all, (B, P + K), and the columns of the new."""
         columns_K = torch.arange(end_BK.shape[1], device=end_BK.device) + self.end_BP.shape[1]
         return torch.cat([self.end_BP, end_BK], dim=1), columns_K.expand_as(end_BK)
 
@@ -228,10 +217,9 @@ class StaticChunkLayer(StaticLayer):
 
 
 class StaticContextState(StateLayer):
-    """The state of :class:`ContextState` in tensors of fixed size, with the same methods.
+    """The state of :class:`ContextState` in tensors of fixed size, which cannot be cropped; the same methods.
 
-    ``tail_BUD``: the last w - 1 token vectors. ``current_BD``: the context that the last token added. ``end_BP``: index of each
-    slot's last token, -1 for no chunk. ``count_B1``: chunks so far. ``length``: tokens so far, ().
+    ``tail_BUD``: the last w - 1 token vectors. ``count_B1``: chunks so far. ``length``: tokens so far, ().
     """
 
     is_compileable = True
@@ -293,9 +281,6 @@ def context_state(
     """The context state of ``cache``, which ``further_layers`` may follow; a new cache gets one after the backbone's layers.
 
     ``depth`` is the number of the backbone's blocks, where the configuration says to run fewer of them (early exit).
-
-    Raises:
-        ConfigError: the cache was filled by another model, or is of a kind that cannot hold a context.
     """
     layers = config.num_hidden_layers if depth is None else depth
     own = layers + config.predictor_layers + 1
@@ -347,14 +332,9 @@ def static_inputs(
     is_first_iteration: bool | None = False,
     **_: Any,
 ) -> dict[str, Any]:
-    """Complete the inputs that ``generate()`` passes to the model if the cache is static; refuse prompts padded on the right.
+    """Complete the inputs that transformers prepared for a static cache; refuse prompts padded on the right.
 
-    Whether any row completes a chunk is decided outside the compiled step, which is therefore one of two graphs: with or
-    without the predictor.
-
-    Args:
-        inputs: the inputs that transformers prepared.
-        attention_mask: (B, past + T), the padding of the prompt; later steps use transformers' own mask.
+    Whether a row completes a chunk is decided outside the compiled step, which is therefore one of two graphs.
     """
     if is_first_iteration:
         refuse_right_padding(attention_mask)
@@ -362,5 +342,6 @@ def static_inputs(
         if is_first_iteration:
             inputs["attention_mask"] = attention_mask
         else:
-            inputs["completes_chunk"] = bool(((inputs["position_ids"][:, -1] + 1) % chunk_size == 0).any())
+            position_B = inputs["position_ids"][:, -1]
+            inputs["inside_chunks"] = bool(((position_B > 0) & ((position_B + 1) % chunk_size > 0)).all())
     return inputs

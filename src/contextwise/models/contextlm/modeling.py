@@ -101,21 +101,13 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         past_key_values: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         further_layers: int = 0,
-        completes_chunk: bool | None = None,
+        inside_chunks: bool | None = None,
         **kwargs: Any,
     ) -> Decoded:
-        """Run the model up to the final norm.
+        """Run the model up to the final norm; chunks are counted from each row's first real token.
 
-        Args:
-            input_ids: (B, T) tokens that are not yet in ``past_key_values``.
-            attention_mask: (B, past + T), 0 for padding on either side (prompts to generate from: on the left). Chunks are
-                counted from each row's first real token.
-            position_ids: (B, T). A 0 inside a row begins a new document: neither attention nor a chunk crosses it, whether or
-                not an ``attention_mask`` is given too.
-            past_key_values: a cache, dynamic or static, filled in place.
-            further_layers: how many layers of the cache follow ContextLM's own, for blocks after it.
-            completes_chunk: with a static cache and one token per row, whether any row completes a chunk with it; by
-                default read from ``position_ids``.
+        ``further_layers`` of the cache follow ContextLM's own, for blocks after it. ``inside_chunks``: whether each row gets
+        one token that begins no document and completes no chunk; by default read from ``position_ids``.
         """
         embeds, cache = self._token_vectors(input_ids, inputs_embeds), past_key_values
         depth = len(self.family.blocks(self.backbone))
@@ -137,13 +129,9 @@ class ContextLMForCausalLM(ComposedForCausalLM):
             if decoder_layer == 0:
                 if even:
                     contexts = self.context.contexts(*inputs, **kwargs)
-                elif isinstance(state, StaticContextState) and stepping:
-                    contexts = self.context.contexts_of_step(
-                        *inputs, positions_BT, cache, state, completes_chunk, **kwargs
-                    )
                 else:
                     contexts = self.context.contexts_of_rows(
-                        *inputs, positions_BT, real_BT, cache, state, consecutive, **kwargs
+                        *inputs, positions_BT, real_BT, cache, state, consecutive, inside_chunks, **kwargs
                     )
             if contexts is None or (decoder_layer and not self.config.inject_every_layer):
                 return h_BTD

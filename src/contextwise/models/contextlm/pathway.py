@@ -72,9 +72,8 @@ class ChunkLayout:
 def chunk_attention(end_BK: Tensor, start_BK: Tensor, end_BP: Tensor, column_BK: Tensor) -> Tensor:
     """The attention mask under which a chunk sees the chunks of its document up to itself: (B, 1, K, P) booleans.
 
-    Every query sees at least its own of the P columns, ``column_BK``, so that no softmax is empty (entries that are no chunk
-    are never used). Indices count from the first token of all calls: those of the last token of each query (``end_BK``) and of
-    the first token of its document (``start_BK``), and of the last token of each key (``end_BP``), -1 for no chunk.
+    Indices count from the first token of all calls: of the last token of each query and key (-1: no chunk), and of the first
+    token of the query's document. Every query sees its own column, so that no softmax is empty.
     """
     end_B1P = end_BP[:, None, :]
     own_BKP = column_BK[..., None] == torch.arange(end_BP.shape[1], device=end_BP.device)
@@ -141,8 +140,7 @@ class ContextPathway(nn.Module):
     def _mask(self, allowed: Tensor, number_BK: Tensor, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
         """The predictor's mask, from ``allowed`` (B, 1, K, P), for the attention implementation, and further arguments.
 
-        ``number_BK`` is the number of each chunk in its document, 0 for no chunk. A ConfigError for flash attention with
-        several new chunks beside earlier ones.
+        ``number_BK`` is the number of each chunk in its document, 0 for no chunk.
         """
         config, (queries, keys) = self.backbone_config, allowed.shape[2:]
         if not is_flash_attention_requested(config):
@@ -183,17 +181,22 @@ class ContextPathway(nn.Module):
         cache: Cache | None = None,
         kept_state: ContextState | StaticContextState | None = None,
         consecutive: bool = False,
+        inside_chunks: bool | None = None,
         **kwargs: Any,
     ) -> Contexts:
         """Contexts of rows with padding, several documents or cached chunks; updates ``kept_state`` if given.
 
-        ``consecutive``: each row is one document without padding, so that its positions need not be read.
+        ``consecutive``: each row is one document without padding, so that its positions need not be read. ``inside_chunks``:
+        whether each row gets one more token, which begins no document and completes no chunk; by default read from positions.
         """
         rows, _, width = h_BTD.shape
         w = self.chunk_size
-        # Whether each row gets one more token, which begins no document and completes no chunk in any row.
-        inside_chunks = False
-        if kept_state is not None and kept_state.is_initialized and positions_BT.shape[1] == 1:
+        if (
+            inside_chunks is None
+            and kept_state is not None
+            and kept_state.is_initialized
+            and positions_BT.shape[1] == 1
+        ):
             if consecutive and isinstance(kept_state, ContextState):
                 inside_chunks = kept_state.length > 0 and (kept_state.length + 1) % w != 0
             elif readable_without_sync(positions_BT):  # else the predictor runs in every step
@@ -229,45 +232,11 @@ class ContextPathway(nn.Module):
         context_BTD = torch.where(layout.initial_BT[..., None], initial_BTD, context_BTD)
         if kept_state is not None:
             kept_state.extend(h_BTD, past + layout.start_BT, context_BTD[:, -1])
+        if isinstance(kept_state, ContextState):
             padding_B = real_BT.flip(1).cumsum(1).eq(0).sum(1)
-            known = readable_without_sync(padding_B)
-            if isinstance(kept_state, ContextState) and (bool(padding_B.any()) if known else not consecutive):
+            if bool(padding_B.any()) if readable_without_sync(padding_B) else not consecutive:
                 kept_state.align(padding_B)
         return context_BTD
-
-    def contexts_of_step(
-        self,
-        h_B1D: Tensor,
-        backbone: Any,
-        positions_B1: Tensor,
-        cache: Cache | None,
-        state: StaticContextState,
-        completes_chunk: bool | None = None,
-        **kwargs: Any,
-    ) -> Contexts:
-        """Contexts of one more token per row with a cache of fixed size, in a graph that does not depend on values.
-
-        Args:
-            completes_chunk: whether any row completes a chunk; by default read from the positions. The predictor runs only
-                if so, which makes two graphs.
-        """
-        w, past = self.chunk_size, state.length
-        current_BD = state.current_BD
-        first_B1, completes_B1 = positions_B1 == 0, (positions_B1 + 1) % w == 0
-        if completes_chunk is None:
-            completes_chunk = bool(completes_B1.any())
-        if completes_chunk:
-            chunk_B1wD = torch.cat([state.tail(w - 1), h_B1D], dim=1)[:, None]
-            end_B1 = torch.where(completes_B1, past, -1)
-            allowed = chunk_attention(past.expand_as(end_B1), past - positions_B1, *state.allocate(end_B1))
-            c_B1D, begin_B1 = self.pooling(chunk_B1wD), (positions_B1 - (w - 1)).clamp(min=0)
-            mask, _ = self._mask(allowed, past - positions_B1, h_B1D.dtype)
-            predicted_B1D = self.predict(c_B1D, backbone, begin_B1, mask, cache, **kwargs)
-            current_BD = torch.where(completes_B1, predicted_B1D[:, 0], current_BD)
-            first_B1 = first_B1 & ~completes_B1
-        current_BD = torch.where(first_B1, initial_context(h_B1D[:, 0], self.initial_context), current_BD)
-        state.extend(h_B1D, past - positions_B1, current_BD)
-        return current_BD[:, None]
 
 
 def context_pathway(model: nn.Module) -> ContextPathway | None:

@@ -16,12 +16,7 @@ from contextwise.models.families import initialize_module
 
 
 class EmbeddingNormConfig(ComposedConfig):
-    """Configuration of :class:`EmbeddingNormForCausalLM`.
-
-    Args:
-        backbone_config: configuration of the stock decoder (a transformers config, or its dictionary), which gets the mark
-            ``embedding_norm``.
-    """
+    """Configuration of a stock decoder whose own configuration gets the mark ``embedding_norm``."""
 
     model_type = "embedding_norm"
 
@@ -33,13 +28,7 @@ class EmbeddingNormConfig(ComposedConfig):
 
 
 class EmbeddingNormForCausalLM(ComposedForCausalLM):
-    """A stock decoder with a norm behind its embedding.
-
-    Attributes:
-        backbone: the stock base model.
-        embedding_norm: the norm of what enters its first block; of GPT-2, of the sum of token and position embedding.
-        lm_head: the vocabulary head, tied to the embedding if the backbone's configuration ties it.
-    """
+    """A stock decoder with a norm of what enters its first block; of GPT-2, of the sum of token and position embedding."""
 
     config: EmbeddingNormConfig
 

@@ -56,11 +56,7 @@ def digest(code: bytes) -> str:
 
 
 def name_code(file: str | Path, sha256: str) -> None:
-    """Keep the code of a file that the user named, so that it may be run; a note if the file has changed since it was named.
-
-    Raises:
-        ConfigError: the file has changed since its SHA-256 was recorded, and no copy of the recorded code is left.
-    """
+    """Keep the code of a file that the user named, so that it may be run; a note if the file has changed since it was named."""
     if _known(sha256) is not None:
         with contextlib.suppress(OSError):
             if digest(expanded(file).read_bytes()) != sha256:

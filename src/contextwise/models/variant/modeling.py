@@ -24,10 +24,9 @@ from contextwise.models.variant.code import known_code, reason, run_code
 
 
 class VariantConfig(ComposedConfig):
-    """Configuration of :class:`VariantForCausalLM`: the stock model that it starts from, and the user's code.
+    """The stock model that a variant starts from, and the user's code: a class or function ``name`` with ``options``.
 
-    ``file`` and ``name`` are those of the Python file and of the class or function in it, ``options`` its keyword arguments;
-    the code is found by ``sha256``, of the file's content.
+    The code is found by ``sha256``, of the content of the Python ``file``.
     """
 
     model_type = "variant"
@@ -52,10 +51,9 @@ class VariantConfig(ComposedConfig):
 
 
 class VariantForCausalLM(PreTrainedModel, GenerationMixin):
-    """A variant of the user's own around or in place of a stock model.
+    """A variant of the user's own around or in place of a stock model; all calls are passed on to ``model``.
 
-    All calls are passed on to the causal language model ``model``. ``part`` has the losses of training alone, or is None: the
-    model is then that of the user's class or function.
+    ``part`` has the losses of training alone, or is None: the model is then that of the user's class or function.
     """
 
     config_class = VariantConfig
@@ -114,7 +112,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         ties = dict(ties_of(self))
         self._tied_weights_keys = ties  # saved once
         self.post_init()
-        self.all_tied_weights_keys |= ties  # and not missing in a saved model
+        known: Any = self.all_tied_weights_keys  # and not missing in a saved model, beside a head that is tied itself
+        known |= {name: known.get(first, first) for name, first in ties.items()}
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +125,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     def _compute_unsaved(self) -> None:
         """Give buffers that are not saved, and tensors that are no buffers, the values of a model that is built anew.
 
-        transformers builds a model that it loads without values, and knows these of its own classes alone.
+        transformers loads into a model without values, and knows these of its own classes alone.
         """
         stock = {name for name, _ in meta_model(self.config.backbone_config).named_buffers()}
         unsaved = unsaved_values(self.model, stock)
@@ -173,10 +172,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
 
     @property
     def own_forward(self) -> bool:
-        """Whether the forward pass may be the user's: then its logits are trained as they are.
-
-        It is not where model, base model and head are run by methods of transformers or this package, without hooks.
-        """
+        """Whether the logits are trained as they are: model, base model or head are not run by stock methods without hooks."""
         model, head = self.model, self.model.get_output_embeddings()
         stock = all(_is_stock(type(each).forward.__module__) for each in (model, model.base_model))
         parts = (model, model.base_model, head)
@@ -198,8 +194,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> dict[str, Tensor]:
         """The losses of training beside the next-token loss: name -> mean over the targets.
 
-        The user's code gets what is ``known`` further, where it has an argument of that name: ``position_ids``, those of packed
-        documents, and ``logits`` (B, T, V).
+        What is ``known`` further, ``position_ids`` and ``logits`` (B, T, V), is given to code with an argument of that name.
         """
         own = self.own_losses
         if own is None:

@@ -18,11 +18,7 @@ class VariantSpec(ModelSpec):
     """A model of the user's own: the next-token loss of its logits, and losses of its own in training."""
 
     def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
-        """Operations of a training step on one example, without those of the vocabulary head, as torch counts them.
-
-        The matrix products and convolutions of forward and backward pass are counted, those of all losses among them. A stock
-        model has the same number as by :meth:`ModelSpec.flops_per_example`.
-        """
+        """Operations of all products of a training step on one example, as torch counts them, without the vocabulary head's."""
         config = model.config
 
         def again() -> float:
@@ -60,11 +56,17 @@ class VariantSpec(ModelSpec):
 
     def losses(self, model: VariantForCausalLM, batch: Batch) -> Losses:
         """The next-token loss; in training with the model's own losses, as means over the targets times their number."""
-        hidden_BTD, logits_BTV, tokens = _next_token_losses(model, batch, self.inputs(model, batch))
+        labels = batch["labels"]
+        hidden_BTD, logits_BTV = _run(model, batch, self.inputs(model, batch))
+        if logits_BTV is None:
+            head = model.get_output_embeddings()
+            tokens = labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
+        else:
+            tokens = losses_of_logits(logits_BTV, labels)
         if not model.training:
             return tokens
         known = {"position_ids": batch.get("position_ids"), "logits": logits_BTV}
-        own = model.training_losses(hidden_BTD, batch["input_ids"], batch["labels"], **known)
+        own = model.training_losses(hidden_BTD, batch["input_ids"], labels, **known)
         means = list(own.values()) if isinstance(own, dict) else [None]
         if not all(isinstance(mean, Tensor) and mean.dim() == 0 for mean in means) or (model.part and not own):
             raise ConfigError(
@@ -76,36 +78,26 @@ class VariantSpec(ModelSpec):
         return Losses(("tokens", *own), torch.stack(sums), count.expand(len(sums)))
 
 
-def _next_token_losses(
-    model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]
-) -> tuple[Tensor, Tensor | None, Losses]:
-    """The input (B, T, D) of the vocabulary head, the logits (B, T, V), and the next-token loss.
-
-    Where neither the forward pass is the user's own nor a loss of theirs reads logits, the loss is computed without all logits
-    in memory, and they are None.
-    """
-    head, labels = model.get_output_embeddings(), batch["labels"]
+def _run(model: VariantForCausalLM, batch: Batch, inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """The input (B, T, D) of the vocabulary head, and the logits (B, T, V) where the user's code computes or reads them."""
+    head = model.get_output_embeddings()
     if not model.own_forward:
         hidden_BTD = model.hidden_states(input_ids=batch["input_ids"], **inputs)
-        if not (model.training and model.reads_logits):
-            return hidden_BTD, None, labelled_losses(hidden_BTD, labels, head, labelled=batch.get("labelled"))
-        logits = head(hidden_BTD)
-        return hidden_BTD, logits, losses_of_logits(logits, labels)
+        return hidden_BTD, head(hidden_BTD) if model.training and model.reads_logits else None
     seen: list[Tensor] = []
     hook = head.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     try:
         out = model(input_ids=batch["input_ids"], **inputs)
     finally:
         hook.remove()
-    logits = getattr(out, "logits", None)
-    vocabulary = model.config.vocab_size
-    if logits is None or logits.dim() != 3 or logits.shape[:2] != labels.shape or logits.shape[2] < vocabulary:
+    logits, (rows, length), vocabulary = getattr(out, "logits", None), batch["labels"].shape, model.config.vocab_size
+    if logits is None or logits.dim() != 3 or logits.shape[:2] != (rows, length) or logits.shape[2] < vocabulary:
         shape = None if logits is None else tuple(logits.shape)
         raise ConfigError(
             f"{model.config.source} is no causal language model: its output has logits of shape {shape}, which should be "
-            f"(rows, positions, vocabulary): ({labels.shape[0]}, {labels.shape[1]}, {vocabulary})"
+            f"(rows, positions, vocabulary): ({rows}, {length}, {vocabulary})"
         )
-    return seen[-1] if seen else logits, logits, losses_of_logits(logits, labels)
+    return seen[-1] if seen else logits, logits
 
 
 register_model(VariantConfig, VariantForCausalLM, VariantSpec(VariantForCausalLM))

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -178,6 +179,11 @@ def test_an_output_needs_a_name(corpus, model, tmp_path, monkeypatch, out):
         evaluate_model(model, corpus, out=out)
 
 
+@pytest.mark.parametrize(("name", "folder"), [("a/b", "a-b"), (".", "model"), ("..", "model")])
+def test_results_of_a_loaded_model_lie_in_a_folder_of_its_name(model_of, name, folder):
+    assert Subject(model_of("gpt2"), name=name).home == Path("evaluation") / folder
+
+
 def test_a_model_that_is_replaced_while_it_is_measured_has_no_result(corpus, model, tmp_path, monkeypatch, model_of):
     run = Loss.run
 
@@ -268,16 +274,17 @@ def test_a_bin_file_has_no_words_bytes_or_end_of_text(model, tmp_path):
 class TestRefusals:
     """Each in one sentence, before anything is written."""
 
-    def test_another_tokenizer(self, corpus, model, tmp_path):
-        other = prepare_corpus(corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4)
-        with pytest.raises(DataError, match=f"another tokenizer than that of {model}; prepare a corpus"):
-            evaluate_model(model, Corpus.open(other.path, "validation"), out=tmp_path / "e")
-        assert not (tmp_path / "e").exists()
-
-    def test_a_vocabulary_that_is_too_small(self, corpus, tmp_path, model_of):
+    def test_models_and_data_that_do_not_fit(self, corpus, model, tmp_path, model_of):
+        prepare_corpus(corpus.path.parent / "texts.jsonl", "train:300", tmp_path / "bpe", validation=0.4)
         model_of("gpt2", vocab_size=100).save_pretrained(tmp_path / "m")
-        with pytest.raises(DataError, match=f"vocabulary of {corpus.vocab_size} tokens, but .* has only 100"):
-            evaluate_model(tmp_path / "m", corpus, out=tmp_path / "e")
+        for source, data, error, message in (
+            (model, tmp_path / "bpe", DataError, f"another tokenizer than that of {model}; prepare a corpus"),
+            (tmp_path / "m", corpus.path, DataError, f"vocabulary of {corpus.vocab_size} tokens, but .* has only 100"),
+            (tmp_path, corpus.path, CheckpointError, "contains no model"),
+        ):
+            with pytest.raises(error, match=message):
+                evaluate_model(source, Corpus.open(data, "validation"), out=tmp_path / "e")
+        assert not (tmp_path / "e").exists()
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -292,10 +299,6 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=message):
             evaluate_model(model, corpus, out=tmp_path / "e", **options)
         assert not (tmp_path / "e").exists()
-
-    def test_no_model(self, corpus, tmp_path):
-        with pytest.raises(CheckpointError, match="contains no model"):
-            evaluate_model(tmp_path, corpus, out=tmp_path / "e")
 
     def test_a_place_that_holds_something_else(self, corpus, model, tmp_path, model_of):
         (tmp_path / "mine").mkdir()
@@ -324,19 +327,6 @@ class TestRefusals:
         with pytest.raises(Interrupted, match=": scoring was stopped; run the same command again; what is fin"):
             evaluate_model(model, corpus, out=tmp_path / "e", overwrite=True)
         assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
-
-    @pytest.mark.parametrize("step", ["pyarrow.parquet.write_table", "contextwise.base.files.sync_tree"])
-    def test_a_full_disk_leaves_the_one_before(self, corpus, model, tmp_path, monkeypatch, step):
-        evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
-
-        def full(*_: object, **__: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(step, full)
-        with pytest.raises(DataError, match="no space left while writing the result"):
-            evaluate_model(model, corpus, out=tmp_path / "e", overwrite=True)
-        assert Evaluation.open(tmp_path / "e").summary["documents"] == 2
-        assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
 def test_a_tokenizer_saved_again_is_the_same_tokenizer(corpus, tmp_path):

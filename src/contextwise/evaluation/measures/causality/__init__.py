@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from rich.console import RenderableType
 
+from contextwise.base.estimates import as_json
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+from contextwise.evaluation.measures.causality.effects import Causality
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -17,8 +19,6 @@ class CausalityResult(Result):
     @property
     def answer(self) -> str:
         """The model, and what was found."""
-        from contextwise.evaluation.measures.causality.effects import Causality
-
         return f"{super().answer}: {Causality.from_dict(self.summary).verdict}"
 
 
@@ -59,7 +59,7 @@ class CausalityCheck(Measure):
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
         from contextwise.evaluation.measures.causality.perturbations import measure_causality
 
-        return Outcome(measure_causality(subject.model, **self.model_dump()).to_dict())
+        return Outcome(as_json(measure_causality(subject.model, **self.model_dump())))
 
     @classmethod
     def passed(cls, summary: dict[str, Any]) -> bool:
@@ -67,6 +67,4 @@ class CausalityCheck(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        from contextwise.evaluation.measures.causality.effects import Causality
-
         return Causality.from_dict(summary)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 from rich.console import Console, Group
 from rich.text import Text
 
-from contextwise.base.estimates import as_json
 from contextwise.base.tables import Column, Table
 
 NONE, LEAK, NOT_SEPARATED, NOT_MEASURED = "none", "leak", "not separated", "not measured"
@@ -101,10 +100,6 @@ class Causality:
         found = [f"leaks ({', '.join(effect.name for effect in self.leaks)})"] * bool(self.leaks)
         found += ["other logits with a cache"] * self.cache_differs
         return ", ".join(found) or ("no leak found" if self.causal else "not measured")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert the result to JSON-ready data."""
-        return as_json(self)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Causality":

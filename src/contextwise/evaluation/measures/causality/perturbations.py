@@ -47,7 +47,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 class Layout(NamedTuple):
-    """Layout of a row (``plain``, ``left-padded`` or ``packed``), and the further inputs of the model, (1, T) each.
+    """Layout of a row, and the further inputs of the model, (1, T) each.
 
     ``first`` is the first column that is not padding, ``border`` the one at which the second of two packed documents begins.
     """
@@ -209,11 +209,6 @@ def scale(logits: torch.Tensor) -> float:
 def positions(documents: Sequence[int]) -> torch.Tensor:
     """``position_ids`` (1, T) of documents of these lengths packed into one row."""
     return torch.cat([torch.arange(length) for length in documents])[None]
-
-
-def worst(cases: Iterable[Case]) -> Case:
-    """The case with the largest effect relative to its scale."""
-    return max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
 
 
 def future_tokens(rows: Rows) -> Iterator[Case]:
@@ -396,11 +391,8 @@ def measure_causality(
             is out of range.
     """
     name = type(model).__name__
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "is_encoder_decoder"):
-        raise ConfigError(f"{name} is not a transformers model; give a loaded causal language model")
-    if config.is_encoder_decoder:
-        raise ConfigError(f"{name} is an encoder-decoder; give a decoder-only causal language model")
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", True):
+        raise ConfigError(f"{name} is no decoder of transformers; give a loaded decoder-only causal language model")
     if packed is None:
         packed = any(is_ours(type(module).__module__) for module in model.modules())
     with _open_gates(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
@@ -417,7 +409,7 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
     except REFUSALS as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Effect(name, NOT_MEASURED, detail=f"the model refused: {reason}")
-    case = worst(cases)
+    case = max(cases, key=lambda case: case.largest / max(case.scale, 1e-30))
     tolerance, outcome = rows.share * case.scale, NONE
     allowed = max((each.allowed for each in cases if each.allowed is not None), default=None)
     if case.largest > tolerance:
@@ -432,8 +424,7 @@ def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -
 def _open_gates(model: Any, seed: int) -> Iterator[bool]:
     """Set evaluation mode and open zero gates, and restore both on exit; yields whether gates were opened.
 
-    A gate that is still zero disables the context pathway, so that a leak in it would become visible only with training. In a
-    variant of the user's own any weight that is zero may be a gate.
+    A gate that is still zero hides a leak of the context pathway. In a user's variant any weight that is zero may be a gate.
     """
     gate = getattr(getattr(model, "context", None), "gate", None)
     gate = model.model if isinstance(model, VariantForCausalLM) else gate

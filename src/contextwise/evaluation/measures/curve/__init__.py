@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_KNOWN, Estimate, counted, written
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
 from contextwise.evaluation.measures.loss import ONE_DOCUMENT
@@ -27,8 +27,6 @@ DEFAULT_SAMPLES = 1024
 BLOCKS = 32
 """In bands, the longest context over the targets of a block, and the fewest blocks of more than 32 targets: shorter and more
 blocks come from more documents."""
-ENOUGH_TARGETS = 1000
-"""Below this number of targets, a bin's mean is uncertain by 0.1 nats or more: losses of single tokens vary by about 3 nats."""
 
 
 class CurveResult(Result):
@@ -86,7 +84,6 @@ class Curve(Measure):
 
     name = "curve"
     version = 5
-    changes_model = True
     result = CurveResult
 
     mode: Literal["bands", "truncated", "running"] = Field(
@@ -209,7 +206,7 @@ class Curve(Measure):
             length = self.context + bool(self.bos)  # the start token has a position of its own
             return extend_positions(subject.model, length, self.rope, self.rope_factor, subject.trained_context)
         limit = subject.positions
-        start = " behind a start token (see --no-bos)" if self.bos else ""
+        start = " behind a start token" if self.bos else ""
         if limit is not None and self.context + bool(self.bos) > limit:
             raise ConfigError(
                 f"a context of {self.context:,} tokens is longer than the {limit:,} positions that {subject.source} has "
@@ -219,19 +216,16 @@ class Curve(Measure):
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:
-        settings, start = summary["settings"], summary["settings"].get("bos")
-        counts = f"{summary['documents']:,} document{'s' if summary['documents'] > 1 else ''}"
+        settings, documents = summary["settings"], counted(summary["documents"], "document")
         head = f"{summary['model']} on {summary['corpus']['path']}, split {summary['corpus']['split']}: "
         if settings["mode"] == "running":
-            windows = summary["targets"] // settings["context"]
-            head += f"{windows:,} windows of {settings['context']:,} tokens in {counts}"
+            head += f"{summary['targets'] // settings['context']:,} windows of {settings['context']:,} tokens in {documents}"
         else:
             contexts = len(summary["bins"])
-            plural = "s" if contexts > 1 else ""
-            head += f"the same {summary['targets'] // contexts:,} targets at {contexts} context{plural}, in {counts}"
-            if contexts * settings["samples"] > summary["targets"]:
-                head += ", all that these have"
-            ways = ["bands"] * (settings["mode"] == "bands") + ["a start token before each window"] * bool(start)
+            head += (
+                f"the same {summary['targets'] // contexts:,} targets at {counted(contexts, 'context')}, in {documents}"
+            )
+            ways = ["bands"] * (settings["mode"] == "bands") + ["a start token before each window"] * settings["bos"]
             head += f" ({', '.join(ways)})" if ways else ""
         if summary["trained_context"]:
             known = "it was trained with" if summary["run"] else "the model has positions for"
@@ -240,27 +234,7 @@ class Curve(Measure):
             head += f"; positions extended by {settings['rope']}, factor {written(summary['rope_factor'], 'g')}"
         if summary["documents"] == 1:
             head += f". {ONE_DOCUMENT}"
-        elif summary["documents"] < FEWEST_DOCUMENTS:
-            more = "documents" if settings["mode"] == "running" else "--samples, or documents that are longer"
-            head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of the effective context; take more {more}"
-        parts: list[Any] = [Text(f"{head}."), _bins_table(summary), measures_table(summary)]
-        best = summary["measures"]["lowest_bin"]
-        targets = min(
-            (row["targets"] for row in summary["bins"] if row["visible_from"] == best["visible_from"]), default=0
-        )
-        if settings["mode"] == "running" and targets < ENOUGH_TARGETS and len(summary["bins"]) > 1:
-            note = (
-                f"Note: The lowest bin has {targets:,} targets only, and each bin has others: it may be the lowest by chance. "
-                "Take more documents, or read the best-context loss, or measure in bands, which have the same targets at every "
-                "context."
-            )
-            parts.append(Text(note))
-        if _may_be_any(summary["measures"]["effective_context"]):
-            more = "documents, or measure in bands" if settings["mode"] == "running" else "--samples, or documents"
-            parts.append(
-                Text(f"Note: Noise hides what doublings are worth: any context may be enough. Take more {more}.")
-            )
-        return Group(*parts)
+        return Group(Text(f"{head}."), _bins_table(summary), measures_table(summary))
 
 
 def _bins_table(summary: dict[str, Any]) -> Table:
@@ -331,12 +305,6 @@ def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
 def _is_beyond(effective: dict[str, Any]) -> bool:
     """Whether the whole interval of the effective context is beyond what was measured."""
     return "method" in effective and effective["low"] is None
-
-
-def _may_be_any(effective: dict[str, Any]) -> bool:
-    """Whether its interval is all that was measured, and what is beyond."""
-    low, first = effective["low"], effective["measured_from"]
-    return low is not None and low <= first and effective["high"] is None
 
 
 def _limits(values: dict[str, Any]) -> str:

@@ -17,7 +17,8 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
-from contextwise.evaluation.scoring.windows import Documents, Plan, batches, evaluating, plan_windows, window_losses
+from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
+from contextwise.models.losses import evaluation_mode
 
 PART = "sums"
 
@@ -56,14 +57,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class CurveSums:
-    """Result of a scoring pass.
+    """Result of a scoring pass over D ``documents`` of the corpus.
 
-    Attributes:
-        visible, loss: (P,) numbers of visible tokens, of a band the mean; and the mean loss at each, in nats.
-        targets: number of targets at each.
-        documents: (D,) index of each scored document in the corpus.
-        bin_nats, bin_targets: (D, K) sums and counts.
-        tail: of the training context; None for the same targets at each context.
+    ``visible`` and ``loss`` are (P,): numbers of visible tokens, of a band the mean, and the mean loss at each of ``targets``
+    tokens, in nats. ``bin_nats`` and ``bin_targets`` are (D, K) sums. The same targets at each context have no ``tail``.
     """
 
     visible: np.ndarray
@@ -95,62 +92,40 @@ class CurveSums:
         return pa.table(columns)
 
 
-class RunningSums:
-    """Sums over windows that are added in the order of their documents (windows,); the state is a dictionary of arrays.
-
-    ``tail`` are the limits of the last tenth of the training context, both included.
-    """
-
-    def __init__(self, documents: np.ndarray, context: int, tail: tuple[int, int]) -> None:
-        self.bins, self.tail, self.context = Bins.logarithmic(context), tail, context
-        self.documents, self.row_of, self.windows = np.unique(documents, return_inverse=True, return_counts=True)
-        count = len(self.documents)
-        self.state = {"position_nats": np.zeros(context), "bin_nats": np.zeros((count, len(self.bins)))}
-        self.state |= {"tail_nats": np.zeros(count), "done": np.zeros((), dtype=np.int64)}
-
-    @property
-    def done(self) -> int:
-        """Windows that were added."""
-        return int(self.state["done"])
-
-    def add(self, nats_T: np.ndarray) -> None:
-        """Add the losses of the next window."""
-        nats_T, row, state = nats_T.astype(np.float64), self.row_of[self.done], self.state
-        state["position_nats"] += nats_T
-        state["bin_nats"][row] += np.add.reduceat(nats_T, self.bins.low - 1)
-        state["tail_nats"][row] += nats_T[self.tail[0] - 1 : self.tail[1]].sum()
-        state["done"] += 1
-
-    def finish(self) -> CurveSums:
-        """The sums, once all windows were added."""
-        state, (low, high), windows = self.state, self.tail, self.windows
-        tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
-        visible, loss, targets = np.arange(1.0, self.context + 1), state["position_nats"] / windows.sum(), windows.sum()
-        bin_targets = windows[:, None] * (self.bins.high - self.bins.low + 1)
-        return CurveSums(visible, loss, targets, self.documents, self.bins, state["bin_nats"], bin_targets, tail)
-
-
 def running_pass(
     model: PreTrainedModel, corpus: Documents, plan: Plan, trained: int | None, work: Work, *, batch_tokens: int
 ) -> CurveSums:
     """Score :func:`whole_windows`, each position with the tokens before it; ``trained`` is the training context."""
     context, total = int(plan.length[0]), len(plan.document)
-    sums = RunningSums(plan.document, context, last_tenth(context, trained))
-    saved = work.resumed(PART, sums.state)
-    if saved is not None and 0 < int(saved["done"]) <= total:
-        sums.state.update(saved)
-        say(f"resuming a stopped measurement: {sums.done:,} of {total:,} windows are done")
-    rest = plan.chosen(np.arange(sums.done, total))
+    bins, (low, high) = Bins.logarithmic(context), last_tenth(context, trained)
+    documents, row_of, windows = np.unique(plan.document, return_inverse=True, return_counts=True)
+    state: dict[str, np.ndarray] = {
+        "position_nats": np.zeros(context),
+        "bin_nats": np.zeros((len(documents), len(bins))),
+    }
+    state |= {"tail_nats": np.zeros(len(documents)), "done": np.zeros((), dtype=np.int64)}
+    saved = work.resumed(PART, state)
+    if saved is not None and 0 < saved["done"] <= total:
+        state = saved
+        say(f"resuming a stopped measurement: {int(state['done']):,} of {total:,} windows are done")
+    rest = plan.chosen(np.arange(int(state["done"]), total))
     progress = progress_bar("curve", total * context, "tokens")
-    with evaluating(model), torch.inference_mode(), progress as advance:
-        advance(sums.done * context)
+    with evaluation_mode(model), torch.inference_mode(), progress as advance:
+        advance(int(state["done"]) * context)
         for rows in batches(rest.length, batch_tokens):
-            for nats_T in window_losses(model, corpus, rest, rows):
-                sums.add(nats_T)
+            for nats_T in window_losses(model, corpus, rest, rows).astype(np.float64):
+                document = row_of[state["done"]]
+                state["position_nats"] += nats_T
+                state["bin_nats"][document] += np.add.reduceat(nats_T, bins.low - 1)
+                state["tail_nats"][document] += nats_T[low - 1 : high].sum()
+                state["done"] += 1
             advance(len(rows) * context)
-            if sums.done < total:
-                work.checkpoint(PART, lambda: sums.state, f"after {sums.done:,} of {total:,} windows")
-    return sums.finish()
+            if state["done"] < total:
+                work.checkpoint(PART, lambda: state, f"after {int(state['done']):,} of {total:,} windows")
+    tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
+    bin_targets, loss = windows[:, None] * (bins.high - bins.low + 1), state["position_nats"] / total
+    visible = np.arange(1.0, context + 1)
+    return CurveSums(visible, loss, total, documents, bins, state["bin_nats"], bin_targets, tail)
 
 
 def truncated_pass(

@@ -33,10 +33,7 @@ if TYPE_CHECKING:  # which imports torch
 
 
 def curve_measures(sums: "CurveSums", worth: float) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The bins and the measures of a curve, in the format of ``summary.json``.
-
-    ``worth`` is the number of nats that a doubling brings at most from the effective context on.
-    """
+    """The bins and the measures of a curve, in the format of ``summary.json``; ``worth`` is that of a doubling, in nats."""
     bins, tail, count = sums.bins, sums.tail, len(sums.bins)
     # Columns: the bins, all of them together, and the last tenth.
     nats, sizes = ([part, part.sum(1, keepdims=True)] for part in (sums.bin_nats, sums.bin_targets))
@@ -82,16 +79,12 @@ def _minus_longest(nats_DK: np.ndarray, sizes_DK: np.ndarray, k: int) -> dict[st
 
 
 def lowest_estimate(fixed: Estimate, drawn_R: np.ndarray, documents: int) -> Estimate:
-    """The loss of the lowest bin, or a difference of two, with an interval over documents that draws the bin again.
+    """The loss ``fixed`` of the lowest bin, or a difference of two, with an interval over documents that draws the bin again.
 
-    Which bin is lowest is a reading of the same documents, and the lowest of several is below what it would be on others. It
-    is so once more in each resample, whose quantiles are therefore mirrored in the value (the basic bootstrap): else the bias
-    would count twice, and the curve with more bins would seem better. Of few documents of unequal sizes these quantiles are
-    skewed, and may lie within the t-interval of the bin itself: the result holds both intervals.
-
-    Args:
-        fixed: with the interval of the bins as they are, which is kept for fewer than six documents.
-        drawn_R: the same of each resample, with the bins that are lowest there.
+    Which bin is lowest is a reading of the same documents, and the lowest of several is below what it would be on others. It is
+    so once more in each resample ``drawn_R``, whose quantiles are therefore mirrored in the value (the basic bootstrap). Of few
+    documents of unequal sizes these are skewed, and may lie within the t-interval of the bin itself: the result holds both
+    intervals.
     """
     if documents < FEWEST_DOCUMENTS:
         return fixed
@@ -145,12 +138,10 @@ def _reach(parts: Sequence[Part | None], confidence: float) -> np.ndarray:
 
 
 class Doublings:
-    """What each doubling of the context is worth, between K bins at ``centre_K``: from L of them the doubled one is measured.
+    """What each doubling of the context is worth, between K bins at ``centre_K``, from the L bins ``start_L``.
 
-    A curve is taken as straight between its bins on a logarithmic axis, and so is what a doubling is worth.
-
-    Attributes:
-        start_L: the bins; ``right_L``: the first bin at or behind the doubled context.
+    A curve is taken as straight between its bins on a logarithmic axis, and so is what a doubling is worth. ``right_L`` is the
+    first bin at or behind the doubled context.
     """
 
     def __init__(self, centre_K: np.ndarray) -> None:

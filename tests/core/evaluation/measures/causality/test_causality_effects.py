@@ -37,6 +37,7 @@ from transformers import (
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.base.estimates import as_json
 from contextwise.testing import assert_causal, measure_causality
 from examples import FEW
 
@@ -296,8 +297,8 @@ def encoder_decoder():
 @pytest.mark.parametrize(
     ("make", "options", "words"),
     [
-        (lambda: "gpt2", {}, "str is not a transformers model; give a loaded causal language model"),
-        (encoder_decoder, {}, "is an encoder-decoder; give a decoder-only"),
+        (lambda: "gpt2", {}, "str is no decoder of transformers; give a loaded decoder-only causal language model"),
+        (encoder_decoder, {}, "is no decoder of transformers; give a loaded decoder-only"),
         (lambda: gpt2(GPT2Model), {}, "GPT2Model returns no logits"),
         (broken_weights, {}, "not all numbers"),
         (lambda: gpt2(Restless), {}, "other logits each time"),
@@ -369,7 +370,7 @@ def test_the_message_is_a_table_and_a_sentence():
 
 def test_the_numbers_go_into_json_and_cannot_be_changed():
     result = measure_causality(gpt2(), lengths=[5])
-    content = json.loads(json.dumps(result.to_dict()))
+    content = json.loads(json.dumps(as_json(result)))
     assert content["causal"] is True and [effect["name"] for effect in content["effects"]] == NAMES
     with pytest.raises(dataclasses.FrozenInstanceError):
         result.effects[0].largest = 1.0

@@ -15,7 +15,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from contextwise.base.intervals import jackknife_estimate, leave_one_out, ratios, resampled_ratios, student_t
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.measures.curve import minus_longest
-from contextwise.evaluation.measures.curve.passes import Bins, RunningSums, running_pass, truncated_pass, whole_windows
+from contextwise.evaluation.measures.curve.passes import Bins, CurveSums, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.measures.curve.readings import Doublings, curve_measures, effective_context, lowest_estimate
 from contextwise.evaluation.scoring.truncated import choose_targets
 
@@ -240,13 +240,19 @@ def test_the_interval_of_the_lowest_bin_holds_that_of_the_bin():
         assert lowest.low <= fixed.low < fixed.high <= lowest.high
 
 
+def sums_of(losses_DT):
+    """The sums of a window in each document, with a loss for each target."""
+    nats_DT, bins = np.array(losses_DT), Bins.logarithmic(len(losses_DT[0]))
+    count, context = nats_DT.shape
+    bin_nats, sizes = np.add.reduceat(nats_DT, bins.low - 1, axis=1), bins.high - bins.low + 1
+    visible = np.arange(1.0, context + 1)
+    return CurveSums(visible, nats_DT.mean(0), count, np.arange(count), bins, bin_nats, np.tile(sizes, (count, 1)))
+
+
 def test_the_difference_to_the_longest_context_is_paired_by_document():
     """Documents that differ by three nats, and gain alike from context: the losses are uncertain, the gain is not."""
-    rows, levels = np.arange(6), [2.0, 5.0, 3.0, 4.0, 2.5, 4.5]
-    sums = RunningSums(rows, 4, (4, 4))
-    for level in levels:
-        sums.add(level + np.array([1.0, 0.5, 0.25, 0.0]))
-    bins, _ = curve_measures(sums.finish(), 0.01)
+    levels = [2.0, 5.0, 3.0, 4.0, 2.5, 4.5]
+    bins, _ = curve_measures(sums_of([level + np.array([1.0, 0.5, 0.25, 0.0]) for level in levels]), 0.01)
     *others, last = bins
     assert all(row["high"] - row["low"] > 2 for row in bins)
     for row, gain in zip(others, (1.0, 0.5, 0.25), strict=True):
@@ -258,10 +264,7 @@ def test_the_difference_to_the_longest_context_is_paired_by_document():
 def test_the_interval_of_the_difference_is_that_of_a_paired_t_test():
     """By hand: one target of each document at each context, so the difference is a mean over documents."""
     gains = np.array([0.9, 0.1, 0.4, 0.7, 0.2, 0.3])
-    sums = RunningSums(np.arange(6), 2, (2, 2))
-    for gain in gains:
-        sums.add(np.array([3.0 + gain, 3.0]))
-    row = curve_measures(sums.finish(), 0.01)[0][0]
+    row = curve_measures(sums_of([[3.0 + gain, 3.0] for gain in gains]), 0.01)[0][0]
     half = 2.5706 * gains.std(ddof=1) / np.sqrt(6)  # the 97.5% quantile of t with 5 degrees of freedom
     assert minus_longest(row, 6).decided and not minus_longest(row, 5).decided  # with five documents nothing is
     assert row["minus_longest"] == pytest.approx(gains.mean())
