@@ -53,8 +53,7 @@ def law_tables(analysis: Analysis) -> RenderableType:
         bound = "at a bound" if name in analysis.at_bounds else ""
         numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
     tables: list[Any] = ["", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
-    preference = analysis.preference
-    return terminal(*tables, *([preference.sentence()] if preference else []), "", _residuals(analysis))
+    return terminal(*tables, "", _residuals(analysis))
 
 
 def _residuals(analysis: Analysis) -> Table:

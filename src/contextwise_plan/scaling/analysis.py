@@ -8,7 +8,6 @@ significant difference to it: the simplest of them is chosen, and all of them ta
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from scipy.special import ndtri
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.intervals import mean_estimate, percentile_interval
+from contextwise.base.intervals import percentile_interval
 from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search
 from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
 from contextwise_plan.scaling.observations import Observations, check_enough
@@ -101,48 +100,6 @@ def not_significantly_worse(scores: list[Score]) -> list[Score]:
     return sorted(kept, key=lambda score: (len(score.form.parameters), score.error))
 
 
-@dataclass(frozen=True)
-class Preference:
-    """The best law whose exponent of the data depends on the context (Eq. 4 of intrinsic entropy) against the best without.
-
-    Attributes:
-        form, other: their names.
-        ratio: error of the first over that of the other on held-out runs, with a 95% interval over runs.
-        delta: δ of the first, α(l) = α - δ ln l: positive where the exponent falls with the context, as Eq. 4 says.
-    """
-
-    form: str
-    other: str
-    ratio: Estimate
-    delta: float
-
-    def sentence(self) -> str:
-        """Which of the two the data prefer, and by how much."""
-        how = "falls" if self.delta > 0 else "does not fall"
-        low, high = self.ratio.limits
-        verdict = "the data prefer neither"
-        if high < 1 or low > 1:
-            verdict = f"the data prefer {self.form if high < 1 else self.other}"
-        return (
-            f"Exponent of the data (Eq. 4): in {self.form} it {how} with the context (δ = {self.delta:.3g}); its error on "
-            f"held-out runs is {self.ratio:.2f} times that of {self.other}, the best law with one exponent: {verdict}."
-        )
-
-
-def exponent_preference(scores: list[Score], centre: Array) -> Preference | None:
-    """Whether held-out runs prefer an exponent that depends on the context; None without forms of both kinds."""
-    seeing = that_see_context(scores)
-    kinds = [[score for score in seeing if score.form.changes_exponent is kind] for kind in (True, False)]
-    if not all(kinds):
-        return None
-    first, other = (min(scores, key=lambda score: score.error) for scores in kinds)
-    logs = mean_estimate(first.logs - other.logs)
-    low, high = (logs.value if limit is None else limit for limit in (logs.low, logs.high))
-    ratio = replace(logs, value=float(np.exp(logs.value)), low=float(np.exp(low)), high=float(np.exp(high)))
-    delta = Law(first.form, first.theta[0], centre).printed()["delta"]
-    return Preference(first.form.name, other.form.name, ratio, float(delta))
-
-
 def ensemble_estimate(
     value: float | Array, samples: Array, confidence: float, method: str = "wild bootstrap over runs"
 ) -> Estimate:
@@ -158,7 +115,6 @@ class Analysis:
     Attributes:
         scores: of all forms, the simplest first.
         tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is ``chosen``.
-        preference: whether an exponent that depends on the context predicts held-out runs better.
         law: the fit of the chosen form; ``own``: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
@@ -175,7 +131,6 @@ class Analysis:
         self.scores = compare_forms(observed)
         self.tied = not_significantly_worse(self.scores)
         self.chosen = self.tied[0]
-        self.preference = exponent_preference(self.scores, observed.centre)
         _check_context_matters(self.scores, observed)
         data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
         own, *others = (
@@ -214,7 +169,6 @@ class Analysis:
             "runs": len(observed.runs),
             "sizes": dict(zip(observed.sizes, observed.size_parameters.tolist(), strict=True)),
             "contexts": np.unique(observed.context).tolist(),
-            "exponent": None if self.preference is None else as_json(self.preference),
             "parameters": as_json(self.parameters()),
             "at_bounds": sorted(self.at_bounds),
             "forms": [

@@ -67,11 +67,6 @@ class Form:
         return np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
 
     @property
-    def changes_exponent(self) -> bool:
-        """Whether the exponent of the data depends on the training context (Eq. 4)."""
-        return any(parameter.name == "delta" for parameter in self.parameters)
-
-    @property
     def sees_context(self) -> bool:
         """Whether the loss depends on the training context."""
         return any("l" in parameter.feature for parameter in self.parameters)

@@ -1,7 +1,7 @@
 """The figures of a sweep's page, as Plotly figures without colours, and its results in sentences.
 
-Those that a control changes are laid out here and filled by the page's script, from the numbers that :func:`landscape_json` and
-:func:`curves_json` give it.
+Those that a control changes are laid out here and filled by the page's script, from the numbers of
+:func:`landscape_json`.
 """
 
 import math
@@ -15,31 +15,18 @@ from contextwise.base.estimates import count, counted
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
-from contextwise_plan.sweeps.page_data import CurveLine, SweepData
+from contextwise_plan.sweeps.page_data import SweepData
 from contextwise_plan.tracks import budget_words, power_of_ten
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "tokens": "tokens"}
 APART = 0.06  # distance, in doublings, between lines at the same context, so that none hides another
 DECADES = 2.0  # of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for
-MOST_TICKS = 10
-SHORTEST_SHOWN = 16  # visible tokens: the steep start of the curves does not set the vertical axis
 
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
     """Best-context loss against training context; the traces come from the script."""
     axis = _context_axis(contexts, "training context, tokens")
     return figure(xaxis=axis, yaxis={"title": "best-context loss, nats per token", "nticks": 7})
-
-
-def curves_figure(curves: Sequence[CurveLine]) -> dict[str, Any]:
-    """Context curves; the traces come from the script."""
-    longest = max(curve.bins[-1][1] for curve in curves)
-    doublings = range(3, longest.bit_length() + 1)
-    powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
-    axis = _context_axis(powers, "visible tokens", high=longest)
-    left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
-    axis["range"] = [left, right + 0.08 * (right - left)]
-    return figure(xaxis=axis, yaxis={"title": "loss, nats per token", "nticks": 7}, showlegend=False)
 
 
 def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
@@ -100,15 +87,6 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
     }
 
 
-def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
-    """The curves with the position of each bin on a logarithmic axis: the geometric mean of its ends."""
-    names = ("label", "group", "series", "context", "bins", "losses", "intervals")
-    return [
-        {name: getattr(curve, name) for name in names} | {"x": np.sqrt(np.prod(curve.bins, axis=1)).tolist()}
-        for curve in curves
-    ]
-
-
 def _words(landscape: Landscape, contexts: Sequence[int | None]) -> list[str]:
     """The context at each step with its budget; empty where there is none."""
     return [
@@ -121,9 +99,9 @@ def _measured_contexts(landscape: Landscape) -> list[int]:
     return sorted({cell.context for some in landscape.cells for cell in some})
 
 
-def _context_axis(contexts: Sequence[int], title: str, high: float | None = None) -> dict[str, Any]:
+def _context_axis(contexts: Sequence[int], title: str) -> dict[str, Any]:
     """A logarithmic axis with a tick at each context."""
-    limits = np.log10([min(contexts) / 2**0.5, high or max(contexts) * 2**0.5]).tolist()
+    limits = np.log10([min(contexts) / 2**0.5, max(contexts) * 2**0.5]).tolist()
     ticks = {"tickmode": "array", "tickvals": list(contexts), "ticktext": list(map(token_count, contexts))}
     return {"type": "log", "title": title, **ticks, "range": limits, "minor": {"ticks": ""}}
 

@@ -1,10 +1,8 @@
 """The page of a sweep: the optimal training context and model size at each budget, as one interactive HTML file."""
 
 import shlex
-from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 from contextwise.base.estimates import count, counted
 from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
@@ -14,8 +12,6 @@ from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_plan.optimum import CELL_COLUMNS, Landscape
 from contextwise_plan.sweeps.figures import (
     budget_words,
-    curves_figure,
-    curves_json,
     landscape_json,
     loss_figure,
     missing_sentences,
@@ -28,7 +24,6 @@ from contextwise_plan.sweeps.points import COLUMNS
 SHOWN_BUDGETS = 6
 LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
 CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
-CURVE_HEAD = ["group", "run", "visible_from", "visible_to", "loss", "low", "high"]
 
 
 def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> list[Path]:
@@ -58,7 +53,6 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("Context curves", _curves(data)),
         Section("The runs", [runs_table(data)] if data.states else []),
         Section("How it was made", _making(data)),
     ]
@@ -67,7 +61,6 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
         "sizes": list(data.sizes),
         "contexts": {str(context): token_count(context) for context in contexts},
         "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
-        "curves": curves_json(data.curves),
     }
     result = sweep_verdict(data)
     Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
@@ -121,23 +114,6 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     )
     note = page.missing(absent, ' id="no-context" hidden')
     return [Plot("context", figure(), label, caption), note]
-
-
-def _curves(data: SweepData) -> list[Part]:
-    if not data.curves:
-        return [
-            page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
-        ]
-    caption = page.markup(
-        "Mean loss, nats per token, by the number of tokens that a prediction sees; each line ends at its training context, "
-        "which is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line "
-        "is measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its "
-        "own windows, with 95% intervals. A double click shows all, "
-        "the steep start included."
-    )
-    label = "Loss at each number of visible tokens, a line for each run that is switched on"
-    switches = Markup('<div id="switches" class="switches"></div>\n')
-    return [Plot("curves", curves_figure(data.curves), label, caption, controls=switches)]
 
 
 def _making(data: SweepData) -> list[Part]:
@@ -212,16 +188,7 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
         "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
         "best-context-loss": csv_text(LOSS_HEAD, losses),
         "optimal-context": csv_text(CONTEXT_HEAD, contexts),
-        "curves": csv_text(CURVE_HEAD, _curve_rows(data)),
     }
-
-
-def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
-    """A row a run and bin."""
-    for curve in data.curves:
-        limits = curve.intervals or [(None, None)] * len(curve.bins)
-        for visible, loss, interval in zip(curve.bins, curve.losses, limits, strict=True):
-            yield [curve.group, curve.label, *visible, loss, *interval]
 
 
 def _yes(value: bool) -> str:
