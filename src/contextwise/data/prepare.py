@@ -26,7 +26,7 @@ from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import console, progress_bar, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
-from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
+from contextwise.data.corpus.writing import Encoded, SplitWriter, column_types, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
     CountedDocument,
@@ -230,8 +230,9 @@ def _write_corpus(
 
     skipped = Skipped()
     parts = folder / "parts"
+    parts.mkdir()
     with contextlib.ExitStack() as stack:
-        writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
+        writers = {name: SplitWriter(parts / f"{name}.arrow", tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
             stack.enter_context(writer.part)
         near_copies = None if deduplicate is None else NearCopies(deduplicate, folder)
@@ -245,7 +246,7 @@ def _write_corpus(
         )
     _report_small_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")
-    types = settle([batch for writer in writers.values() for batch in writer.batches()])
+    types = column_types(writers.values())
     splits = {}
     for name, writer in writers.items():
         fingerprint = writer.fingerprint(about_tokenizer["sha256"], about_tokenizer["end_of_text"])

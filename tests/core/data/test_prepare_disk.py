@@ -80,7 +80,8 @@ def test_killed_while_writing_then_run_again(big: Path, tmp_path: Path) -> None:
     process = multiprocessing.get_context("fork").Process(target=prepare_corpus, args=(big, "bytes", out))
     process.start()
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(f"out{PARTIAL}*/parts/train/*")) and time.monotonic() < deadline:
+    begun = f"out{PARTIAL}*/parts/train.arrow"
+    while not any(part.stat().st_size > 10_000 for part in tmp_path.glob(begun)) and time.monotonic() < deadline:
         time.sleep(0.002)
     process.kill()
     process.join()
