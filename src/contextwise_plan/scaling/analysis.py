@@ -1,9 +1,7 @@
-"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
+"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured (docs/plan.md).
 
-R² does not distinguish forms: each is fitted without one run in turn and predicts that run. The error of a run is the root mean
-square of ln L over its points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not
-decide alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
-significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
+Each form is fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its
+points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not decide alone.
 
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
@@ -33,12 +31,9 @@ On six sweeps like those of ``benchmarks/results/sweeps``, of which the smaller 
 class Score:
     """A form fitted to the data, and its errors.
 
-    Attributes:
-        theta: (S, P) the fit to all points first, then other minima.
-        fitted: error on the points it was fitted to.
-        errors: (G,) of each run when it is held out; ``logs``: their ln, where smaller ones count as :data:`SAME`; ``error``:
-            their geometric mean.
-        sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
+    ``theta`` (S, P) is the fit to all points first, then other minima. ``fitted`` is the error on the points it was fitted to,
+    ``errors`` (G,) that of each run when it is held out, ``logs`` their ln, where smaller ones count as :data:`SAME`, and
+    ``error`` their geometric mean. A fit whose terms of the context vanish does not ``sees_context``.
     """
 
     def __init__(self, form: Form, data: Data, observed: Observations) -> None:
@@ -158,7 +153,7 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
-        observed = self.observed
+        observed, names = self.observed, ("context", "parameters", "tokens", "flops", "loss")
         return {
             "form": self.chosen.form.name,
             "formula": self.chosen.form.formula,
@@ -185,10 +180,7 @@ class Analysis:
             "residuals": as_json(
                 [
                     {"run": observed.runs[observed.run[i]], "size": observed.sizes[observed.size[i]]}
-                    | {
-                        name: getattr(observed, name)[i]
-                        for name in ("context", "parameters", "tokens", "flops", "loss")
-                    }
+                    | {name: getattr(observed, name)[i] for name in names}
                     | {"residual": self.residuals[i]}
                     for i in range(len(observed))
                 ]
@@ -209,7 +201,6 @@ class Analysis:
 
 def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     constant = scores[0]
-
     blind = min((score for score in scores if not score.sees_context), key=lambda score: score.error)
     seeing = min(that_see_context(scores), key=lambda score: score.error)
     if min(blind.error, seeing.error) >= constant.error:

@@ -1,21 +1,15 @@
-"""The points of a sweep that a law is fitted to, from its folder or from its table.
+"""The points of a sweep that a law is fitted to, from its folder or from its table, one small JSON file.
 
-The table is one small JSON file, from which ``contextwise plan budget`` plans as from the folder. The loss over each held-out
-document is part of it, so that contexts can be compared paired by document.
-
-At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
-loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
-Finished runs that have decayed all count.
-
-The points of one model size, context and seed have their beginning in common: they are one *run* here, whether they were
-measured along it or are the ends of branches.
+At a constant rate early points are left out: their loss depends on the start of the learning rate more than on scale, and it is
+high, so that they would have the largest weight. The points of one model size, context and seed have their beginning in common:
+they are one *run* here, whether they were measured along it or are the ends of branches.
 """
 
 import contextlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +71,10 @@ class Observations:
     shown: tuple[
         SweepPoint, ...
     ] = ()  # with those that were left out, as the sweep's page shows them, if there are any
-    planned: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # all training contexts of each size, also unmeasured ones
+    planned: dict[str, list[int]] = field(default_factory=dict)  # all contexts of each size, also unmeasured ones
 
     def __len__(self) -> int:
         return len(self.run)
-
-    def where(self, kept: NDArray[np.bool_]) -> "Observations":
-        """Some of the points; runs and sizes without points are dropped."""
-        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
-        runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
-        sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
-        points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
-        columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
-        return replace(self, points=points, shown=(), **columns)
 
     def landscape(self, unit: str = "flops") -> Landscape:
         """The losses and optima over the budgets, as the page of the sweep shows them."""
@@ -113,19 +96,10 @@ class Observations:
         return np.array([np.log(x).mean() for x in (self.context, self.parameters, self.tokens)])
 
 
-_COLUMNS = ("context", "parameters", "tokens", "flops", "seconds", "loss")
-
-
 def read_observations(path: Path, early: float = EARLY, partial: bool = False) -> Observations:
-    """The points of a sweep's folder that a law is fitted to.
+    """The points of a sweep's folder that a law is fitted to; those of unfinished runs only with ``partial``.
 
-    Args:
-        early: share of a run's tokens before which its points are left out.
-        partial: use the measurements of unfinished runs.
-
-    Raises:
-        CheckpointError: there is no sweep, or some of its runs are not finished.
-        DataError: losses that are not finite, no losses, or runs that differ in more than size, context, data and seed.
+    ``early``: share of a run's tokens before which its points are left out.
     """
     sweep = Sweep.open(path)
     states = {state.run.id: state.state for state in sweep.states()}
@@ -184,7 +158,8 @@ def observations(
             longest[point.cell] = point
     runs = sorted(point.run for point in longest.values())
     columns: dict[str, Any] = {
-        name: np.array([getattr(point, name) for point in points], dtype=np.float64) for name in _COLUMNS
+        name: np.array([getattr(point, name) for point in points], dtype=np.float64)
+        for name in ("context", "tokens", "flops", "seconds", "loss")
     }
     columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
     run = np.array([runs.index(longest[point.cell].run) for point in points])
@@ -234,42 +209,24 @@ def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) ->
             )
 
 
-class DocumentsOfContext(BaseModel):
-    """The held-out documents of a training context, and their targets."""
-
-    ids: list[Count]
-    targets: list[Count]
-
-
-class SharedRecipe(BaseModel):
-    """What the recipes of all runs share."""
-
-    data: dict[str, Any]
-    training: dict[str, Any]
-
-
 class SweepTable(BaseModel):
     """What :func:`write_table` writes."""
 
     name: str
-    recipe: SharedRecipe
+    recipe: dict[str, dict[str, Any]]  # what those of all runs share
     corpus_sha256: str
     median_document: Number | None
     models: dict[str, dict[str, Any]]
     planned: dict[str, list[Count]]
     constant_rate: bool
-    documents: dict[str, DocumentsOfContext]
+    documents: dict[str, dict[str, list[Count]]]  # of each context: their ids and targets
     columns: list[str]
     points: list[list[Any]]
     early: list[list[Any]]
 
 
 def write_table(observed: Observations, path: Path, folder: Path) -> None:
-    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
-
-    Raises:
-        ConfigError: there is another file, which would be lost.
-    """
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on."""
     if path.exists():
         try:
             read_table(path)
@@ -314,11 +271,7 @@ def _rows(points: Iterable[SweepPoint]) -> str:
 
 
 def read_table(path: Path) -> Observations:
-    """Read what :func:`write_table` wrote.
-
-    Raises:
-        DataError: there is no such file, or it is no table of a sweep.
-    """
+    """Read what :func:`write_table` wrote; a :class:`DataError` for another file."""
     values = read_json(path, TABLE)
     try:
         matching(SweepTable, values)
@@ -336,9 +289,9 @@ def read_table(path: Path) -> Observations:
 def _point(values: dict[str, Any], row: list[Any]) -> SweepPoint:
     """A row as a point; a ValueError if it is none."""
     known = dict(zip(values["columns"], row, strict=True))
-    documents = values["documents"].get(str(known.get("context")))
-    if documents is None:
-        raise ValueError(f"documents lacks the context {known.get('context')}")
+    documents = values["documents"].get(str(known.get("context")), {})
+    if not {"ids", "targets"} <= {*documents}:
+        raise ValueError(f"documents lacks those of the context {known.get('context')}")
     known |= {"document_ids": documents["ids"], "document_targets": documents["targets"]}
     point = matching(SweepPoint, known)
     if len(point.document_nats) not in (0, len(point.document_targets)):

@@ -76,7 +76,7 @@ class SweepData:
         self.sizes = dict(zip(observed.sizes, observed.size_parameters.astype(int).tolist(), strict=True))
         self.planned = {size: observed.planned[size] for size in observed.sizes}
         self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]
-        self.corpus = str(about["recipe"]["data"].get("corpus", ""))
+        self.corpus = str(about["recipe"].get("data", {}).get("corpus", ""))
         return list(observed.points)
 
     @property
