@@ -1,15 +1,13 @@
-"""Transfer of learning rates between widths: a search for the best rate at each width.
+"""Transfer of learning rates between widths (docs/plan.md).
 
-1. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
-   minimum of the parabola through the lowest loss and its neighbours.
-2. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
-   is the rate there. One rate suits every width if the interval of its slope lies within ±:data:`SAME_RATE`.
+The search trains widths × factors of the recipe's rates × seeds. Seed by seed, a line through the logarithms of the best
+factors over those of the widths gives the rate at a larger width.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,30 +32,22 @@ class WidthRow:
 
     width: int
     losses: dict[float, float | None]  # factor -> mean loss over seeds, nats per token; None where a run diverged
-    best: (
-        Estimate | None
-    )  # factor, with its interval over seeds; None where a seed's lowest loss is at an edge of the factors
+    best: Estimate | None  # factor, over seeds; None where a seed's lowest loss is at an edge of the factors
     cost: float | None  # loss at the factor that all widths share, minus the lowest of this width
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result.
-
-    Attributes:
-        rates: the rates of the recipe, which factors multiply.
-        slope: of log2 of the best factor over log2 of the width, with its interval over seeds; 0: one rate suits every width.
-        factor: of the rates at the width ``to``: the line's value there, with its interval over seeds.
-    """
+    """The result; intervals are over seeds, and without a best factor at every width there is no slope."""
 
     name: str
     parametrization: str
-    rates: dict[str, float]
+    rates: dict[str, float]  # of the recipe, which factors multiply
     rows: list[WidthRow]
     seeds: int
-    slope: Estimate | None
+    slope: Estimate | None  # of log2 of the best factor over log2 of the width; 0: one rate suits every width
     to: int
-    factor: Estimate | None
+    factor: Estimate | None  # of the rates at the width ``to``: the line's value there
 
     IN_JSON: ClassVar = ("sentences",)
 
@@ -67,12 +57,10 @@ class Transfer:
         diverged = [str(row.width) for row in self.rows if set(row.losses.values()) == {None}]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
-            lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
-            why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
+            why = "the lowest loss of at least one seed is at an edge of the factors at width "
+            why += f"{', '.join(edges)}; give more factors"
             if diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
-            elif len(self.rows) == 1:
-                why = "one width has no slope; give another"
             return [f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [
@@ -149,13 +137,10 @@ def best_factor(factors: Sequence[float], losses: Sequence[float]) -> float | No
 
 
 def run_transfer(settings: TransferSettings) -> Transfer:
-    """Search the rates of all widths, and derive that of a larger one.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the input is at fault, or the folder holds another transfer.
-        TrainingError: every run diverged.
-    """
-    _write(settings, planned_runs(settings))
+    """Search the rates of all widths, and derive that of a larger one; a TrainingError if every run diverged."""
+    runs = planned_runs(settings)
+    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
+    Question(settings.folder, "transfer").write(settings.model_dump(mode="json", exclude={"output"}), plan)
     losses_WFS = search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
@@ -179,13 +164,6 @@ def planned_runs(settings: TransferSettings) -> RunSet:
     return runs
 
 
-def _write(settings: TransferSettings, runs: RunSet) -> None:
-    """Write settings and plan into the folder."""
-    folder = Question(settings.folder, "transfer")
-    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
-    folder.write(settings.model_dump(mode="json", exclude={"output"}), plan)
-
-
 def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     """The result, from losses of the search: (widths, factors, seeds), infinite where a run diverged."""
     recipe, to = settings.own_recipe, settings.to or 2 * settings.widths[-1]
@@ -194,7 +172,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
         [[best_factor(settings.factors, loss_F) or math.nan for loss_F in loss_FS.T] for loss_FS in losses_WFS]
     )
     slope, factor = None, None
-    if np.isfinite(best_WS).all() and len(settings.widths) > 1:
+    if np.isfinite(best_WS).all():
         lines_2S = np.polyfit(np.log2(settings.widths), np.log2(best_WS), 1)
         slope = mean_estimate(lines_2S[0])
         factor = mean_estimate(np.polyval(lines_2S, math.log2(to))).map(exp2)
@@ -204,10 +182,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     rows = [
         WidthRow(
             width,
-            {
-                factor: float(loss) if math.isfinite(loss) else None
-                for factor, loss in zip(settings.factors, mean_F, strict=True)
-            },
+            {x: float(loss) if math.isfinite(loss) else None for x, loss in zip(settings.factors, mean_F, strict=True)},
             mean_estimate(np.log2(best_S)).map(exp2) if np.isfinite(best_S).all() else None,
             None if shared is None else float(mean_F[shared] - mean_F.min()),
         )
@@ -225,10 +200,10 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     )
 
 
-def transfer_tables(result: Transfer) -> list[Any]:
-    """The table for the terminal: the losses of all widths and factors."""
+def transfer_table(result: Transfer) -> Table:
+    """The losses of all widths and factors."""
     factors = list(result.rows[0].losses)
-    losses = Table(
+    return Table(
         f"Loss by factor of the rates, mean of {counted(result.seeds, 'seed')} (nats per token)",
         [
             "width",
@@ -238,4 +213,3 @@ def transfer_tables(result: Transfer) -> list[Any]:
         ],
         [[str(row.width), *row.losses.values(), row.best, row.cost] for row in result.rows],
     )
-    return [losses]

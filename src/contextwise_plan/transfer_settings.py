@@ -24,7 +24,7 @@ class TransferSettings(Settings):
     """Widths, factors of the recipe's rates, and seeds."""
 
     recipe: dict[str, Any]
-    widths: list[int] = Field(default=[64, 128, 256], min_length=1, description="channels")
+    widths: list[int] = Field(default=[64, 128, 256], min_length=2, description="channels")
     factors: list[float] = Field(
         default=[0.25, 0.5, 1.0, 2.0, 4.0],
         description=f"of the recipe's rates, ascending: three or more, neighbours at most {FARTHEST:g} times apart",
@@ -70,12 +70,7 @@ class TransferSettings(Settings):
 
 
 def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) -> TransferSettings:
-    """Check the settings and the recipe of a transfer at all of its widths.
-
-    Raises:
-        ConfigError: names what is wrong.
-        DataError: there is no corpus, or it has no documents to compare rates on.
-    """
+    """Check the settings and the recipe of a transfer at all of its widths, and that its corpus can compare rates."""
     recipe = with_overrides(copy.deepcopy(values["recipe"]), overrides or [])
     settings = validate(TransferSettings, {**values, "recipe": recipe}, "the transfer")
     recipes = [recipe_at(settings, width) for width in settings.widths]
@@ -96,11 +91,7 @@ def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) ->
 
 
 def recipe_at(settings: TransferSettings, width: int, name: str = "widths") -> Recipe:
-    """The recipe with a model of another width; heads keep theirs.
-
-    Raises:
-        ConfigError: heads do not divide the width, or the recipe has no causal language model of a size.
-    """
+    """The recipe with a model of another width; heads keep theirs."""
     recipe = settings.own_recipe
     if isinstance(recipe.model, NewModel) and recipe.model.kind != "decoder":
         raise ConfigError(f"a transfer needs a causal language model, and model.family is {recipe.model.family}")

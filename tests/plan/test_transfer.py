@@ -109,11 +109,6 @@ def test_one_seed_at_an_edge_is_said_to_be_one(corpus_folder, tmp_path):
     assert result.sentences[-1] == f"No rate follows: {why}."
 
 
-def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
-    result = fitted(corpus_folder, tmp_path, [0, 0], widths=[16])
-    assert result.sentences == ["No rate follows: one width has no slope; give another."]
-
-
 def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path):
     given = load_transfer(values(corpus_folder, tmp_path, seeds=[0, 1]))
     losses = np.array([[[(x - 1) ** 2] * 2 for x in range(len(given.factors))], [[np.inf] * 2] * len(given.factors)])
@@ -171,6 +166,7 @@ def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
         ({"widths": [16, 24]}, "24 cannot be divided into heads of 16 channels"),
         ({"to": 40}, "to: 40 cannot be divided into heads of 16 channels"),
         ({"widths": [32, 16]}, "must be ascending"),
+        ({"widths": [16]}, "widths .* at least 2"),
         ({"factors": [-1.0, 1.0, 2.0]}, "must be above 0"),
         ({"factors": [1.0, 2.0]}, "three or more"),
         ({"factors": [1.0, 2.0, math.inf]}, "finite"),
