@@ -60,8 +60,8 @@ def up_to(observed: Observations, budget: float) -> Observations:
     runs, columns["run"] = np.unique(observed.run[kept], return_inverse=True)
     sizes, columns["size"] = np.unique(observed.size[kept], return_inverse=True)
     columns |= {"runs": [observed.runs[i] for i in runs], "sizes": [observed.sizes[i] for i in sizes]}
-    columns["points"] = tuple(point for point, keep in zip(observed.points, kept, strict=True) if keep)
-    return replace(observed, shown=(), **columns)
+    points = tuple(point for point, keep in zip(observed.points, kept, strict=True) if keep)
+    return replace(observed, points=points, shown=points, **columns)
 
 
 def measured(observed: Observations, size: int, budget: float) -> tuple[np.ndarray, np.ndarray]:

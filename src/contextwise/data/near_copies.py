@@ -18,12 +18,9 @@ from contextwise.base.errors import DataError
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
-SHINGLE, CONTAINED = 5, 13
-"""Tokens of an n-gram: of MinHash, and of containment."""
-COMPARED = 8
-"""Documents of a band that others are compared with."""
-BANDS, ROWS = 20, 6
-"""Of the 120 minima of a document: it is compared with those that have all minima of one band."""
+SHINGLE, CONTAINED = 5, 13  # tokens of an n-gram: of MinHash, and of containment
+COMPARED = 8  # documents of a band that others are compared with
+BANDS, ROWS = 20, 6  # of the 120 minima of a document: it is compared with those that have all minima of one band
 DOUBT = 0.1  # by how much the share of equal minima may be below the similarity, about three standard errors at 0.8
 COPIED = 0.5  # a text that shares this share of its n-grams counts as copied
 COPIED_BYTES, LONGEST = 40, 64

@@ -47,8 +47,7 @@ from contextwise.data.tokenizers import (
     vocabulary_to_learn,
 )
 
-EXAMPLES = 5
-"""Near-copies that the manifest shows."""
+EXAMPLES = 5  # near-copies that the manifest shows
 
 
 @checked

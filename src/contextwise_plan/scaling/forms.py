@@ -111,7 +111,7 @@ SEVERAL_SIZES = (
 """Over model sizes: the same, with a term for the size that may interact with the context or with the data."""
 
 EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FALLING, FASTER)))
-"""Contains all the others, so that laws of several forms can be in one ensemble."""
+# Contains all the others, so that laws of several forms can be in one ensemble.
 ABSENT = -300.0  # logarithm of the scale of a term that a form does not have
 
 

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
 
 UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
-FEWEST_CONTEXTS = 4
-"""Training contexts that ``plan budget`` needs."""
+FEWEST_CONTEXTS = 4  # that ``plan budget`` needs
 
 
 class Sweep(RunSet):

@@ -337,21 +337,6 @@ def test_a_diverged_run_is_named(tmp_path):
         read_observations(tmp_path)
 
 
-def test_runs_that_differ_otherwise_are_refused(tmp_path):
-    write_sweep(tmp_path, drawn_points(count=5), changes={"nano-context64-seed0": {"objective": {"name": "ul2"}}})
-    with pytest.raises(DataError, match="differ in objective as well"):
-        read_observations(tmp_path)
-
-
-def test_learning_rates_may_differ_between_sizes_only(tmp_path):
-    points = drawn_points(count=5)
-    rates = {point.run: {"training": {"learning_rate": 1 / point.parameters}} for point in points}
-    assert len(read_observations(write_sweep(tmp_path / "a", points, changes=rates)).runs) == 18
-    one = {"nano-context64-seed0": {"training": {"learning_rate": 0.1}}}
-    with pytest.raises(DataError, match=r"differ in training.learning_rate as well"):
-        read_observations(write_sweep(tmp_path / "b", points, changes=one))
-
-
 def test_a_folder_that_is_no_sweep(tmp_path):
     with pytest.raises(CheckpointError, match="is not a sweep"):
         read_observations(tmp_path)
