@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from browser import Opened, browser, needs_browser
-from contextwise_plan.sweeps.figures import budget_words
-from contextwise_plan.sweeps.page import sweep_tables
-from contextwise_plan.sweeps.page_data import SweepData
+from contextwise_plan.sweeps.page import SweepData, sweep_tables
+from contextwise_plan.tracks import budget_words
 from html_pages import rows
 
 

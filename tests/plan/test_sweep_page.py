@@ -14,9 +14,15 @@ from scipy import stats
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
-from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
-from contextwise_plan.sweeps.page import optima_table, runs_table, sweep_tables, write_sweep_page
-from contextwise_plan.sweeps.page_data import SweepData
+from contextwise_plan.sweeps.page import (
+    SweepData,
+    optima_table,
+    runs_table,
+    sweep_tables,
+    sweep_verdict,
+    write_sweep_page,
+)
+from contextwise_plan.tracks import budget_words
 from html_pages import HOSTILE, Page, rows
 from small import write_rows
 from synthetic_sweep import write_sweep

@@ -15,7 +15,6 @@ from contextwise.base.estimates import count, counted
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
-from contextwise_plan.sweeps.page_data import SweepData
 from contextwise_plan.tracks import budget_words, power_of_ten
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "tokens": "tokens"}
@@ -126,7 +125,7 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
 def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
     """The overall optimum at one budget, that of each size, and what was not measured."""
     cells, optima = landscape.cells[step], landscape.optima[step]
-    sentences = [_overall(landscape.overall[step])]
+    sentences = [overall_sentence(landscape.overall[step])]
     sentences += [optima[size].sentence() for size in planned if size in optima]
     sentences += one_seed_note(optimum for optimum in optima.values() if optimum.decided)
     measured, missing = {(cell.size, cell.context) for cell in cells}, []
@@ -138,7 +137,8 @@ def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]])
     return [sentence for sentence in sentences if sentence]
 
 
-def _overall(best: Optimum | None) -> str:
+def overall_sentence(best: Optimum | None) -> str:
+    """What the points say of the best size and context at a budget."""
     if best is None:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
@@ -159,18 +159,6 @@ def _loss(cell: Cell) -> str:
     return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
 
 
-def sweep_verdict(data: SweepData) -> list[str]:
-    """Paragraphs: the optimum at the largest budget that decides it, the best context of each size, what was not compared."""
-    landscape = data.landscapes[0]
-    step = landscape.last_decided
-    overall = f"At {budget_words(landscape.unit, landscape.budgets[step])}: {_overall(landscape.overall[step])}"
-    axes = {"training context": len(data.contexts), "model size": len(data.sizes)}
-    limits = [
-        f"This sweep has one {name}, so others were not compared." for name, number in axes.items() if number == 1
-    ]
-    return [overall, *landscape.findings(), *limits]
-
-
 def window_words(landscape: Landscape) -> str:
     """The window of the smoothing, in words."""
     if len(landscape.budgets) < 2:
@@ -178,25 +166,3 @@ def window_words(landscape: Landscape) -> str:
     ratio = (landscape.budgets[1] / landscape.budgets[0]) ** landscape.reach
     steps = f"{2 * landscape.reach + 1} of {len(landscape.budgets)} steps"
     return f"{steps}, from the budget divided by {ratio:.2f} to {ratio:.2f} times it"
-
-
-def missing_sentences(data: SweepData) -> list[str]:
-    """Which runs are missing, unfinished or failed, and measurements that were left out."""
-    sentences = []
-    drawn = {point.run for point in data.points}
-    partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
-    for kind, meaning in (
-        ("failed", "failed"),
-        ("unfinished", f"unfinished, {'drawn as far as measured' if partly else 'not drawn'}"),
-        ("missing", "not begun"),
-    ):
-        runs = [state.run.id for state in data.states if state.state == kind]
-        if runs:
-            sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
-    finished = {state.run.id for state in data.states if state.state == "finished"}
-    silent = finished - {point.run for point in data.points}
-    if silent:
-        sentences.append(f"{counted(len(silent), 'finished run')} measured no curve: {', '.join(sorted(silent))}.")
-    if data.dropped:
-        sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
-    return sentences
