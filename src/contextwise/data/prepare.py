@@ -173,12 +173,10 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
         raise DataError(f"{out} is a file; give the name of a folder for the corpus")
     if out.exists() and any(out.iterdir()):
         if not overwrite:
-            what = (
-                "already exists, prepared from other texts or with other options"
-                if is_corpus(out)
-                else "already exists"
+            other = ", prepared from other texts or with other options" if is_corpus(out) else ""
+            raise DataError(
+                f"{out} already exists{other}; choose another folder, or set `overwrite` to replace a corpus"
             )
-            raise DataError(f"{out} {what}; choose another folder, or set `overwrite` to replace a corpus")
         if not is_corpus(out):
             raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
         splits = read_json(out / MANIFEST, "the corpus's manifest").get("splits", {})
@@ -285,14 +283,6 @@ def _write_corpus(
     }
 
 
-def encode_documents(documents: list[CountedDocument], tokenizer: CorpusTokenizer) -> list[Encoded]:
-    """Encode documents, and check whether the tokens of each give its text back."""
-    texts = [document.text for document in documents]
-    ids = tokenizer.encode(texts)
-    lost = ~tokenizer.gives_back(texts, ids)
-    return list(map(Encoded, documents, ids, lost.tolist()))
-
-
 def _tokenize(
     reading: Reading,
     tokenizer: CorpusTokenizer,
@@ -307,7 +297,9 @@ def _tokenize(
 
     def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, list[Encoded]]:
         split, batch = item
-        return split, encode_documents(batch, tokenizer)
+        texts = [document.text for document in batch]
+        ids = tokenizer.encode(texts)
+        return split, list(map(Encoded, batch, ids, (~tokenizer.gives_back(texts, ids)).tolist()))
 
     with progress_bar("tokenize", 100, "%") as advance:
         # Two batches at once: while the ids of one are copied and written on one core, the others tokenize.
