@@ -4,7 +4,6 @@ import json
 import pickle
 import shutil
 import sys
-import timeit
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,10 +65,6 @@ def test_documents_are_views_of_the_mapped_file(corpus: Corpus) -> None:
     mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "data-00000.arrow" in line]
     spans = [[int(part, 16) for part in line.split()[0].split("-")] for line in mapped]
     assert any(start <= address < end for start, end in spans)
-
-
-def test_reading_a_document_takes_microseconds(corpus: Corpus) -> None:
-    assert min(timeit.repeat(lambda: corpus.document(50), number=1000, repeat=5)) / 1000 < 20e-6
 
 
 def test_opening_a_large_corpus_takes_no_memory(tmp_path: Path, write_jsonl: Callable[..., Path]) -> None:
