@@ -1,12 +1,9 @@
 """Fitting a form: Huber loss on the logarithm of the loss, *summed* over points, from many starts; and its uncertainty.
 
-All fits of one kind (the starts of a search, the runs left out in turn, the resamples of a bootstrap) are solved side by side
-by one Levenberg-Marquardt iteration inside bounds, with exact derivatives: a Huber loss is a least-squares loss whose
-weights are renewed at every step. It converges to the last digits (docs/results/planning.md).
-
-The uncertainty comes from a wild bootstrap over whole runs, whose residuals are correlated: in each resample those of a run are
-all multiplied by one random number of mean 0 and variance 1 (Webb's six values) and added to the fitted losses again. They are
-widened by the run's leverage, (1 - H)^-1 in the place of 1 - H (the cluster-robust correction CR3).
+All fits of one kind are solved side by side by one Levenberg-Marquardt iteration inside bounds: a Huber loss is a least-squares
+loss whose weights are renewed at every step. The uncertainty comes from a wild bootstrap over whole runs (docs/plan.md): the
+residuals of a run are multiplied by one random number (Webb's six values), and widened by its leverage, (1 - H)^-1 in the place
+of 1 - H (CR3).
 
 Legend: R fits side by side, G runs, P parameters, n points.
 """

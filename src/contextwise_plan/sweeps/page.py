@@ -52,8 +52,7 @@ class SweepData:
 
     def _read_folder(self) -> list[SweepPoint]:
         """The points of the folder."""
-        path = self.path
-        sweep, points = Sweep.open(path), sweep_points(path)
+        path, sweep, points = self.path, Sweep.open(self.path), sweep_points(self.path)
         self.states = sweep.states()
         if not points:
             done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
@@ -62,7 +61,7 @@ class SweepData:
                 "then make the page again"
             )
         self.sizes, self.planned = sweep.sizes, sweep.contexts
-        self.recipe, recipe = ((path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml"))
+        self.recipe, recipe = (path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml")
         self.name = str(recipe.get("name") or path.resolve().name)
         self.corpus = str(((recipe.get("base") or {}).get("data") or {}).get("corpus", ""))
         return points
@@ -75,11 +74,6 @@ class SweepData:
         self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]
         self.corpus = str(about["recipe"].get("data", {}).get("corpus", ""))
         return list(observed.points)
-
-    @property
-    def runs(self) -> int:
-        """How many runs the sweep has."""
-        return len(self.states) or len({point.run for point in self.points})
 
     @property
     def contexts(self) -> list[int]:
@@ -109,7 +103,8 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
     data = SweepData(sweep)
     contexts = data.contexts
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
-    numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
+    number = len(data.states) or len({point.run for point in data.points})
+    numbers = {"run": number, "model size": len(data.sizes), "training context": len(contexts)}
     runs, *axes = (counted(number, what) for what, number in numbers.items())
     subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
     sections = [

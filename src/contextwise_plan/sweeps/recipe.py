@@ -41,6 +41,16 @@ COMPUTE = "training.flops"  # an axis that is no setting of a run: its steps fol
 LENGTHS = ("training.tokens", "training.steps", COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
+_EACH = "the sweep sets it for each run; leave it out"
+_SAME_TOKENS = (
+    "the runs of a sweep have the same tokens in a step at every context; set training.tokens_per_step instead"
+)
+REFUSED = (
+    ("training", "trunk", _EACH),
+    ("training", "branches", _EACH),
+    ("training", "examples_per_step", _SAME_TOKENS),
+    ("model", "pretrained", "a sweep trains each size from scratch; leave it out"),
+)
 LONG = 10**12  # tokens of a run whose length is not known yet
 CURVES = 16  # context curves along a run of constant rate, if the sweep does not say
 LearningRateRule = Literal["size", "fixed", "width"]
@@ -73,25 +83,17 @@ class SweepRecipe(Settings):
         sections = {name: base.get(name) or {} for name in ("data", "model", "training")}
         problems = [f"{name} must be a mapping" for name, value in sections.items() if not isinstance(value, dict)]
         if not problems:
-            training = sections["training"]
-            schedule = training.get("schedule", "wsd")
+            schedule = sections["training"].get("schedule", "wsd")
             if schedule not in ("wsd", "constant"):
                 problems.append(
                     f"training.schedule is {schedule!r}, but the runs of a cell share their steps before the decay; set it to "
                     "wsd, or to constant, where each point along a run represents a smaller run"
                 )
             problems += [
-                f"training.{name} is given, but the sweep sets it for each run; leave it out"
-                for name in ("trunk", "branches")
-                if training.get(name)
+                f"{section}.{name} is given, but {why}"
+                for section, name, why in REFUSED
+                if sections[section].get(name) not in (None, [])
             ]
-            if training.get("examples_per_step") is not None:
-                problems.append(
-                    "training.examples_per_step is given, but the runs of a sweep have the same tokens in a step at every "
-                    "context; set training.tokens_per_step instead"
-                )
-            if sections["model"].get("pretrained") is not None:
-                problems.append("model.pretrained is given, but a sweep trains each size from scratch; leave it out")
         if problems:
             raise ConfigError("; ".join(problems))
         return base
