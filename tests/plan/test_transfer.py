@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise_plan import transfer, transfer_settings
-from contextwise_plan.transfer import WidthRow, best_factor
-from contextwise_plan.transfer_settings import load_transfer
+from contextwise_plan import transfer
+from contextwise_plan.transfer import WidthRow, best_factor, load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -118,7 +117,7 @@ def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path
 
 @pytest.mark.long
 def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
-    monkeypatch.setattr(transfer_settings, "FARTHEST", math.inf)  # one factor shall diverge at once
+    monkeypatch.setattr(transfer, "FARTHEST", math.inf)  # one factor shall diverge at once
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
@@ -189,7 +188,7 @@ def test_a_factor_multiplies_the_recipes_own_rate_at_every_width(corpus_folder, 
     own = settings.own_recipe.learning_rate
     for run in transfer.search_runs(settings).runs:
         assert run.recipe().learning_rate == pytest.approx(own * float(run.arm.split("x")[1]))
-    assert {transfer_settings.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
+    assert {transfer.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
 
 
 @pytest.mark.parametrize(
