@@ -36,7 +36,7 @@ def sweep(
         list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")
     ] = None,
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
-    jobs: Annotated[int | None, Option(min=1, help="Runs at a time here.")] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
     executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
     address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
     retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
@@ -59,6 +59,8 @@ def sweep(
         raise ConfigError("a sweep is missing; give its file or name, or --status and a sweep's folder")
     if as_json and not dry_run and status is None:
         raise ConfigError("--json goes with --dry-run or --status")
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}, but at least one run at a time is needed")
     from contextwise_plan.sweeps.recipe import load_sweep
     from contextwise_plan.sweeps.sweep import Sweep, run_sweep
 
