@@ -193,9 +193,9 @@ class LastTenthWindows(Dataset):
         }
 
 
-def log_bins(context: int, per_doubling: int = 2) -> np.ndarray:
-    """Edges of logarithmic bins over 1 to ``context`` visible tokens: bin i holds ``edges[i] <= visible < edges[i + 1]``."""
-    doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * per_doubling + 1) / per_doubling
+def log_bins(context: int) -> np.ndarray:
+    """Edges of bins, two a doubling, of 1 to ``context`` visible tokens: bin i holds ``edges[i] <= visible < edges[i + 1]``."""
+    doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * 2 + 1) / 2
     edges = np.unique(np.round(2.0**doublings).astype(int))
     return np.append(edges[edges <= context], context + 1)
 

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -51,8 +52,6 @@ def test_attributes(corpus: Corpus) -> None:
             corpus.document(index)
         with pytest.raises(IndexError):
             corpus.metadata(index)
-    with pytest.raises(DataError, match=r"no metadata column 'nubmer'; did you mean 'number'\?"):
-        corpus.column("nubmer")
 
 
 def test_documents_are_views_of_the_mapped_file(corpus: Corpus) -> None:
@@ -110,11 +109,6 @@ def test_the_first_tokens_of_a_corpus_are_a_corpus(corpus: Corpus, share: float)
         part.document(len(part))
 
 
-def test_more_tokens_than_the_corpus_has(corpus: Corpus) -> None:
-    with pytest.raises(DataError, match=f"has {corpus.tokens:,}; give at most that"):
-        corpus.first(corpus.tokens + 1)
-
-
 def test_verify_names_the_file_whose_bytes_changed(corpus: Corpus) -> None:
     corpus.verify()
     assert {"train/data-00000.arrow", "train/state.json", "tokenizer/tokenizer.json"} <= set(files(corpus))
@@ -167,15 +161,23 @@ def test_a_changed_manifest_does_not_open(corpus: Corpus) -> None:
         Corpus.open(corpus.path)
 
 
-def test_paths_without_a_corpus(tmp_path: Path, corpus: Corpus) -> None:
-    with pytest.raises(DataError, match=r"there is no corpus at .*missing"):
-        Corpus.open(tmp_path / "missing")
-    with pytest.raises(DataError, match=r"is not a corpus: neither a folder with a manifest\.json"):
-        Corpus.open(tmp_path)
-    with pytest.raises(DataError, match=r"has no split ''; it has train, validation, test"):
-        Corpus.open(corpus.path, "")
-    with pytest.raises(DataError, match=r"has no split 'tset'; it has train, validation, test"):
-        Corpus.open(corpus.path, "tset")
+REFUSED: dict[str, tuple[Callable[[Corpus], Any], str]] = {
+    "missing": (lambda c: Corpus.open(c.path / "missing"), "there is no corpus at .*missing"),
+    "another folder": (
+        lambda c: Corpus.open(c.path.parent),
+        r"is not a corpus: neither a folder with a manifest\.json",
+    ),
+    "no split": (lambda c: Corpus.open(c.path, ""), "has no split ''; it has train, validation, test"),
+    "another split": (lambda c: Corpus.open(c.path, "tset"), "has no split 'tset'; it has train, validation, test"),
+    "more tokens than it has": (lambda c: c.first(c.tokens + 1), r"has [\d,]+; give at most that"),
+    "no column": (lambda c: c.column("nubmer"), r"no metadata column 'nubmer'; did you mean 'number'\?"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_a_corpus_refuses(corpus: Corpus, call: Callable[[Corpus], Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        call(corpus)
 
 
 def test_a_corpus_can_be_moved_and_copied(corpus: Corpus, tmp_path: Path) -> None:
