@@ -1,7 +1,7 @@
 """Write the Arrow files of a split in two steps: a temporary part as documents arrive, then the final files.
 
-The part has the metadata of each document as JSON. Once all documents are known, a metadata column whose values are all truth
-values, all integers, all floats or all strings has that type; every other one is JSON text (:func:`column_types`).
+The part has the metadata of each document as JSON. Once all documents are known, a metadata column whose values are all of one
+plain type has that type; every other one is JSON text.
 """
 
 import contextlib
