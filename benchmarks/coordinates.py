@@ -39,7 +39,7 @@ from contextwise.training.optimizer import create_optimizer
 from contextwise.training.parametrization import backbones
 from contextwise.training.recipe import Recipe
 from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM
-from contextwise_plan.transfer_settings import load_transfer, recipe_at
+from contextwise_plan.transfer import load_transfer, recipe_at
 
 MODELS: dict[str, dict[str, Any]] = {
     "backbone": {},

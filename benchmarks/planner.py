@@ -12,6 +12,7 @@ trained context nearest to the answer, minus that of the best one.
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -49,6 +50,18 @@ def budgets_of(observed: Observations) -> list[float]:
         if not budgets or flops > budgets[-1] * EQUAL:
             budgets.append(flops)
     return budgets
+
+
+def up_to(observed: Observations, budget: float) -> Observations:
+    """The points up to a budget in FLOPs; runs and sizes without points are dropped."""
+    kept = observed.flops <= budget * EQUAL
+    names = ("context", "parameters", "tokens", "flops", "seconds", "loss")
+    columns: dict[str, Any] = {name: getattr(observed, name)[kept] for name in names}
+    runs, columns["run"] = np.unique(observed.run[kept], return_inverse=True)
+    sizes, columns["size"] = np.unique(observed.size[kept], return_inverse=True)
+    columns |= {"runs": [observed.runs[i] for i in runs], "sizes": [observed.sizes[i] for i in sizes]}
+    points = tuple(point for point, keep in zip(observed.points, kept, strict=True) if keep)
+    return replace(observed, points=points, shown=points, **columns)
 
 
 def measured(observed: Observations, size: int, budget: float) -> tuple[np.ndarray, np.ndarray]:
@@ -120,7 +133,7 @@ def compare(observed: Observations, median_document: float | None, powers: Power
     """
     budgets, rows = budgets_of(observed), list[dict[str, Any]]()
     shown = budgets[SHOWN - 1]
-    cheap = observed.where(observed.flops <= shown * EQUAL)
+    cheap = up_to(observed, shown)
     trend, analysis, cost = fit_trend(cheap, "flops", powers), Analysis(cheap), measured_cost(cheap, "flops")
     bounds = float(cheap.context.min()), float(cheap.context.max())
     for size, parameters in zip(cheap.sizes, cheap.size_parameters.tolist(), strict=True):
@@ -157,7 +170,7 @@ def losses(observed: Observations) -> list[dict[str, Any]]:
     """The loss of each run beyond the budgets shown, three of them and four: predicted, with its 90% interval, and measured."""
     budgets, rows = budgets_of(observed), list[dict[str, Any]]()
     for shown in budgets[SHOWN - 1 : -1]:
-        analysis = Analysis(observed.where(observed.flops <= shown * EQUAL))
+        analysis = Analysis(up_to(observed, shown))
         for i in np.flatnonzero(observed.flops > shown * EQUAL):
             at, flops = (observed.context[i], observed.parameters[i], observed.tokens[i]), float(observed.flops[i])
             loss, found = predicted_loss(analysis, at, flops), float(observed.loss[i])

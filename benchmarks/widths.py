@@ -18,8 +18,7 @@ from contextwise.base.estimates import as_json, count
 from contextwise.base.progress import console
 from contextwise.base.tables import Column, Table, terminal
 from contextwise.data import Corpus
-from contextwise_plan.transfer import WidthRow, fitted, search
-from contextwise_plan.transfer_settings import load_transfer
+from contextwise_plan.transfer import WidthRow, fitted, load_transfer, search
 
 MODELS: dict[str, dict[str, Any]] = {"gpt2": {}, "pm": {"extra_layers": 2}, "contextlm": {"context_predictor": {}}}
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -1,15 +1,9 @@
 """The optimal training context for a budget, from the measurements of a sweep (context scaling, Section 3; docs/plan.md).
 
-1. A *track* (:mod:`contextwise_plan.tracks`) is the points of one model size, training context and seed along a budget. Its
-   loss is interpolated linearly in the logarithm of the budget; tracks that differ in seed are averaged: a *cell*.
-2. The *optimum* of a size is its cell of the lowest loss; the overall optimum is the lowest of all. It is *decided* only if it
-   was compared with its neighbours: at the largest budgets only the most expensive runs are left, with nothing to compare to.
-3. Every interval is of 95%: over held-out documents, and over seeds where there are several. Those of a size's optimum against
-   its other contexts hold together (Bonferroni), since it is the lowest of all of them. All runs have the same documents
-   (and about as many targets in each), so that differences are paired by document and by seed. The spread between seeds is
-   that of all contexts of a size together: two seeds of one context say little about it.
-
-Legend: S seeds, C contexts.
+The tracks (:mod:`contextwise_plan.tracks`) of a size and context, averaged over seeds, are a *cell*. The *optimum* of a size is
+its cell of the lowest loss. It is *decided* only if it was compared with its neighbours: at the largest budgets only the most
+expensive runs are left. Differences between contexts are paired by document and by seed; the spread between seeds is that of
+all contexts of a size together, since two seeds of one context say little about it. Legend: S seeds, C contexts.
 """
 
 import math
@@ -41,13 +35,9 @@ class Cell:
     parameters: int
     context: int
     loss: float  # mean over the ``runs``
-    half_width: (
-        float | None
-    )  # of its 95% interval over documents and, with several runs, seeds; None where neither is known
+    half_width: float | None  # of its 95% interval over documents and seeds; None where neither is known
     runs: int  # seeds
-    documents: int = (
-        0  # those of all runs and all budgets, so that their part does not shrink with runs; 0 if not known
-    )
+    documents: int = 0  # the same in all runs; 0 if not known
     readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)  # by seed
 
     @property
@@ -72,9 +62,7 @@ class Optimum:
     unmeasured: tuple[int | str, ...]  # contexts (of an overall optimum: sizes) next to it, not measured at this budget
     edge: str  # ``shortest`` or ``longest`` if no shorter or longer context was tried; else empty
     differences: Mapping[int, Estimate] = field(default_factory=dict, compare=False, repr=False)
-    ends: tuple[int, int] = field(
-        default=(0, 0), compare=False, repr=False
-    )  # the shortest and the longest in the sweep
+    ends: tuple[int, int] = field(default=(0, 0), compare=False, repr=False)  # the sweep's shortest and longest
 
     @property
     def inside(self) -> bool:
@@ -195,11 +183,9 @@ def _half_width(
 ) -> tuple[float | None, list[Part]]:
     """Half the 95% interval of the mean of readings minus the mean of others, None if it is not known; and its parts.
 
-    Documents of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of
-    the longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
-
-    Args:
-        seeds: the variance between seeds of one reading; of each pair of readings where both have the same seeds.
+    ``seeds`` is the variance between seeds of one reading; of each pair of readings where both have the same seeds. Documents
+    of two contexts are paired although their targets differ a little: a tenth of a context does not divide a tenth of the
+    longest evenly (:class:`~contextwise.data.windows.LastTenthWindows`).
     """
     parts: list[Part] = []
     groups = [each for each in (readings, others) if each]
@@ -246,11 +232,8 @@ def _differences(best: Cell, others: Sequence[Cell]) -> dict[int, Estimate]:
         if pairs is None and alone is not None:
             spread = Part(alone.variance * (1 + len(mine) / len(theirs)), alone.freedom)
         half, parts = _half_width(mine, theirs, spread)
-        about = {
-            "documents": cell.documents or None,
-            "seeds": None if spread is None else len(mine),
-            "parts": tuple(parts),
-        }
+        seeds = None if spread is None else len(mine)
+        about = {"documents": cell.documents or None, "seeds": seeds, "parts": tuple(parts)}
         differences[cell.context] = plus_minus(value, math.nan if half is None else half, method="t", **about)
     return differences
 
@@ -266,10 +249,9 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
         if len(own) < 2:
             continue
         best = min(own, key=lambda cell: cell.loss)
-        contexts = sorted(planned[size])
-        index, measured = contexts.index(best.context), {cell.context for cell in own}
-        missing = [context for context in _beside(contexts, index) if context not in measured]
-        edge = "shortest" if index == 0 else "longest" if index == len(contexts) - 1 else ""
+        contexts, measured = sorted(planned[size]), {cell.context for cell in own}
+        missing = [context for context in _beside(contexts, best.context) if context not in measured]
+        edge = {contexts[-1]: "longest", contexts[0]: "shortest"}.get(best.context, "")
         confidence = simultaneous(CONFIDENCE, len(own) - 1)
         paired = _differences(best, [cell for cell in own if cell is not best])
         differences = {context: difference.at(confidence) for context, difference in paired.items()}
@@ -283,14 +265,13 @@ def overall_optimum(optima: Mapping[str, Optimum], sizes: Sequence[str]) -> Opti
     if not optima:
         return None
     size, best = min(optima.items(), key=lambda item: item[1].cell.loss)
-    beside = _beside(list(sizes), list(sizes).index(size))
-    missing = [other for other in beside if other not in optima or not optima[other].decided]
+    missing = [other for other in _beside(sizes, size) if other not in optima or not optima[other].decided]
     return replace(best, decided=best.decided and not missing, unmeasured=best.unmeasured + tuple(missing))
 
 
-def _beside(items: Sequence[Item], index: int) -> list[Item]:
+def _beside(items: Sequence[Item], item: Item) -> list[Item]:
     """The neighbours of an item."""
-    return [items[near] for near in (index - 1, index + 1) if 0 <= near < len(items)]
+    return [items[near] for near in (items.index(item) - 1, items.index(item) + 1) if 0 <= near < len(items)]
 
 
 def window_reach(budgets: np.ndarray) -> int:
@@ -317,11 +298,9 @@ def mode_smoothed(values: Sequence[Item | None], reach: int) -> list[Item | None
 
 
 class Landscape:
-    """Losses and optima over one kind of budget; without budgets if nothing was measured.
+    """Losses and optima over one kind of budget (``unit``, as for :func:`tracks`); without budgets if nothing was measured.
 
-    Args:
-        points, unit: as for :func:`tracks`.
-        planned: size -> all its training contexts; sizes by parameters.
+    ``planned``: size -> all its training contexts; sizes by parameters.
 
     Attributes:
         budgets: (B,), evenly spaced in the logarithm.

@@ -45,14 +45,7 @@ class RaySettings(ExecutorSettings):
 
 
 class RayExecutor:
-    """Submits every run to Ray, which starts as many at a time as fit on its nodes.
-
-    Args:
-        settings: its retries are also those of a run whose node was lost, by Ray.
-
-    Raises:
-        ConfigError: Ray is not installed, there is no such cluster, or no node has that much.
-    """
+    """Submits every run to Ray, which starts as many at a time as fit on its nodes, and again where a node was lost."""
 
     def __init__(self, folder: RunSetFolder, settings: RaySettings) -> None:
         address, cpus, gpus = settings.address, settings.cpus, settings.gpus

@@ -20,15 +20,10 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
 
 
 def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:
-    """What was measured, the best context of each size, the law and its residuals."""
+    """What was measured, the best context of each size, the forms compared, and the chosen law with its residuals."""
     parts: list[Any] = ["", *(f"Measured: {finding}" for finding in plan.measured)]
     if plan.best.parameters is not None:
         parts += ["", _sizes(plan)]
-    return terminal(*parts, law_tables(analysis))
-
-
-def law_tables(analysis: Analysis) -> RenderableType:
-    """The points that were read, the forms compared, the parameters of the chosen one, and the residuals of each run."""
     observed = analysis.observed
     contexts = len(np.unique(observed.context))
     title = (
@@ -52,9 +47,8 @@ def law_tables(analysis: Analysis) -> RenderableType:
     for name, value in analysis.parameters().items():
         bound = "at a bound" if name in analysis.at_bounds else ""
         numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
-    tables: list[Any] = ["", Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
-    preference = analysis.preference
-    return terminal(*tables, *([preference.sentence()] if preference else []), "", _residuals(analysis))
+    law = [Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
+    return terminal(*parts, "", *law, "", _residuals(analysis))
 
 
 def _residuals(analysis: Analysis) -> Table:

@@ -65,11 +65,7 @@ class Track:
         return bool(self.budgets[0] / NEARLY <= budget <= self.budgets[-1] * NEARLY)
 
     def at(self, budget: float, slope: float = math.nan) -> "Reading | None":
-        """The loss at a budget; None where the run did not measure.
-
-        Args:
-            slope: the steepest known of the same size, for a track of a single point.
-        """
+        """The loss at a budget; None where the run did not measure. ``slope``: the steepest of the size, for a single point."""
         if not self.covers(budget):
             return None
         a, b = self._line(budget)
@@ -87,26 +83,17 @@ class Track:
 
 
 class Reading(NamedTuple):
-    """A loss at a budget, nats per token.
-
-    Attributes:
-        error: standard error over documents; NaN if it is not known.
-        sums: (2, N) nats and targets of each of the ``documents``; None if they are not known.
-        shift: the most that the loss of a single point may change up to the budget; NaN if that is not known.
-    """
+    """A loss at a budget, nats per token."""
 
     loss: float
-    error: float
+    error: float  # standard error over documents; NaN if it is not known
     documents: tuple[int, ...] = ()
-    sums: np.ndarray | None = None
-    shift: float = 0.0
+    sums: np.ndarray | None = None  # (2, N) nats and targets of each of the documents; None if they are not known
+    shift: float = 0.0  # the most that the loss of a single point may change up to the budget; NaN if that is not known
 
 
 def tracks(points: Iterable[SweepPoint], unit: str) -> list[Track]:
-    """The track of each size, context and seed, along one kind of budget.
-
-    Args:
-        unit: ``flops``, ``seconds`` or ``tokens``.
+    """The track of each size, context and seed, along one kind of budget: ``flops``, ``seconds`` or ``tokens``.
 
     Losses that are not finite, and measurements before anything was spent, are left out.
     """
@@ -130,12 +117,12 @@ def tracks(points: Iterable[SweepPoint], unit: str) -> list[Track]:
     return tracks
 
 
-def budget_steps(tracks: Sequence[Track], steps: int = STEPS) -> np.ndarray:
-    """Budgets from the smallest to the largest that any run measured, (steps,); fewer if there is only one."""
+def budget_steps(tracks: Sequence[Track]) -> np.ndarray:
+    """Budgets from the smallest to the largest that any run measured, (97,); fewer if there is only one."""
     if not tracks:
         return np.empty(0)
     low, high = min(track.budgets[0] for track in tracks), max(track.budgets[-1] for track in tracks)
-    return np.geomspace(low, high, steps) if high > low else np.array([low])
+    return np.geomspace(low, high, STEPS) if high > low else np.array([low])
 
 
 def power_of_ten(value: float) -> str:

@@ -1,31 +1,131 @@
-"""Transfer of learning rates between widths: a search for the best rate at each width.
+"""Transfer of learning rates between widths (docs/plan.md).
 
-1. *Search*: widths × factors of the recipe's rates × seeds, each a finished run. The best factor of a width and seed is the
-   minimum of the parabola through the lowest loss and its neighbours.
-2. *Rate*: seed by seed, a line through the logarithms of the best factors over those of the widths. Its value at a larger width
-   is the rate there. One rate suits every width if the interval of its slope lies within ±:data:`SAME_RATE`.
+The search trains widths × factors of the recipe's rates × seeds. Seed by seed, a line through the logarithms of the best
+factors over those of the widths gives the rate at a larger width.
 """
 
+import copy
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from pydantic import Field, field_validator
 
-from contextwise.base.errors import ConfigError, TrainingError
+from contextwise.base.config import Seeds, Settings, validate, with_overrides
+from contextwise.base.errors import ConfigError, DataError, Problem, TrainingError
 from contextwise.base.estimates import Estimate, counted
+from contextwise.base.files import expanded
 from contextwise.base.intervals import mean_estimate
 from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.tables import Column, Table
+from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import learning_rates, rate_settings
+from contextwise.experiments.launchers import AnyExecutor
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.training.kinds import SizedModel
-from contextwise_plan.transfer_settings import TransferSettings, shape_at
+from contextwise.training.kinds import NewModel, SizedModel
+from contextwise.training.recipe import Recipe
 
+FARTHEST = 4.0  # neighbouring factors may be this many times apart: on wider steps the losses are no parabola
 SAME_RATE = 0.25
 """Slope in log-log below which one rate suits all widths: a doubling changes the best rate by less than a factor of 1.19."""
+
+
+class TransferSettings(Settings):
+    """Widths, factors of the recipe's rates, and seeds."""
+
+    recipe: dict[str, Any]
+    widths: list[int] = Field(default=[64, 128, 256], min_length=2, description="channels")
+    factors: list[float] = Field(
+        default=[0.25, 0.5, 1.0, 2.0, 4.0],
+        description=f"of the recipe's rates, ascending: three or more, neighbours at most {FARTHEST:g} times apart",
+    )
+    seeds: Seeds = Field(default=[0, 1], min_length=2, description="intervals are over seeds")
+    to: int | None = Field(
+        default=None, ge=1, description="the width whose rate is asked for; by default twice the largest"
+    )
+    executor: AnyExecutor = ExecutorSettings()
+    output: str = Field(default="", description="folder of the runs; transfer/NAME if not given")
+
+    @field_validator("widths", "factors", "seeds")
+    @classmethod
+    def _ascending(cls, values: list[Any]) -> list[Any]:
+        if sorted(set(values)) != values:
+            raise ConfigError("must be ascending, without repetitions")
+        return values
+
+    @field_validator("factors")
+    @classmethod
+    def _close(cls, factors: list[float]) -> list[float]:
+        if len(factors) < 3:
+            raise ConfigError("must be three or more: a parabola through three of them locates the best one")
+        if not (factors[0] > 0 and math.isfinite(sum(factors))):
+            raise ConfigError("must be above 0, and finite")
+        for lower, upper in itertools.pairwise(factors):
+            if upper > FARTHEST * lower:
+                raise ConfigError(
+                    f"must be at most {FARTHEST:g} times apart, and {lower:g} and {upper:g} are {upper / lower:.5g} times: a "
+                    "parabola does not locate a best rate between such neighbours"
+                )
+        return factors
+
+    @property
+    def own_recipe(self) -> Recipe:
+        """The recipe as it is given, at its own width."""
+        return validate(Recipe, self.recipe, "the recipe")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the runs and the result."""
+        return expanded(self.output or f"transfer/{self.own_recipe.name}")
+
+
+def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) -> TransferSettings:
+    """Check the settings and the recipe of a transfer at all of its widths, and that its corpus can compare rates."""
+    recipe = with_overrides(copy.deepcopy(values["recipe"]), overrides or [])
+    settings = validate(TransferSettings, {**values, "recipe": recipe}, "the transfer")
+    recipes = [recipe_at(settings, width) for width in settings.widths]
+    if settings.to is not None:
+        recipe_at(settings, settings.to, "to")
+    if recipes[0].training.evaluation_tokens == 0:
+        raise ConfigError(Problem("but rates are compared by the validation loss", "training.evaluation_tokens", 0))
+    from contextwise.training.inputs import TrainingInputs  # imports torch, which what was refused above does not need
+
+    if not TrainingInputs.open(recipes[0]).validation:
+        raise DataError(
+            f"{getattr(recipes[0].data, 'corpus', 'the corpus')} has no validation split, on whose loss rates are compared; "
+            "prepare it again with --validation"
+        )
+    # Written into the recipe, they hold at each width; without them each width would have the default rate of its own size.
+    own_rates = {f"training.{name}": rate for name, rate in learning_rates(settings.own_recipe).items()}
+    return settings.model_copy(update={"recipe": with_overrides(recipe, own_rates)})
+
+
+def recipe_at(settings: TransferSettings, width: int, name: str = "widths") -> Recipe:
+    """The recipe with a model of another width; heads keep theirs."""
+    recipe = settings.own_recipe
+    if isinstance(recipe.model, NewModel) and recipe.model.kind != "decoder":
+        raise ConfigError(f"a transfer needs a causal language model, and model.family is {recipe.model.family}")
+    if not isinstance(recipe.model, SizedModel):
+        raise ConfigError("a transfer needs a model of a named size (model.size), whose width can be changed")
+    head = recipe.model.shape.width // recipe.model.shape.heads
+    if width % head:
+        raise ConfigError(
+            f"{name}: {width} cannot be divided into heads of {head} channels, which all widths share; choose multiples "
+            f"of {head}"
+        )
+    values = with_overrides(copy.deepcopy(settings.recipe), shape_at(recipe.model, width))
+    return validate(Recipe, values, f"the recipe at width {width}")
+
+
+def shape_at(model: SizedModel, width: int) -> list[str]:
+    other = model.at_width(width)
+    inner = [] if other.feed_forward is None else [f"model.feed_forward={other.feed_forward}"]
+    return [f"model.width={other.width}", f"model.heads={other.heads}", *inner]
 
 
 @dataclass(frozen=True)
@@ -34,30 +134,22 @@ class WidthRow:
 
     width: int
     losses: dict[float, float | None]  # factor -> mean loss over seeds, nats per token; None where a run diverged
-    best: (
-        Estimate | None
-    )  # factor, with its interval over seeds; None where a seed's lowest loss is at an edge of the factors
+    best: Estimate | None  # factor, over seeds; None where a seed's lowest loss is at an edge of the factors
     cost: float | None  # loss at the factor that all widths share, minus the lowest of this width
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """The result.
-
-    Attributes:
-        rates: the rates of the recipe, which factors multiply.
-        slope: of log2 of the best factor over log2 of the width, with its interval over seeds; 0: one rate suits every width.
-        factor: of the rates at the width ``to``: the line's value there, with its interval over seeds.
-    """
+    """The result; intervals are over seeds, and without a best factor at every width there is no slope."""
 
     name: str
     parametrization: str
-    rates: dict[str, float]
+    rates: dict[str, float]  # of the recipe, which factors multiply
     rows: list[WidthRow]
     seeds: int
-    slope: Estimate | None
+    slope: Estimate | None  # of log2 of the best factor over log2 of the width; 0: one rate suits every width
     to: int
-    factor: Estimate | None
+    factor: Estimate | None  # of the rates at the width ``to``: the line's value there
 
     IN_JSON: ClassVar = ("sentences",)
 
@@ -67,12 +159,10 @@ class Transfer:
         diverged = [str(row.width) for row in self.rows if set(row.losses.values()) == {None}]
         edges = [str(row.width) for row in self.rows if row.best is None]
         if self.slope is None or self.factor is None:
-            lowest = "the lowest loss" if self.seeds == 1 else "the lowest loss of at least one seed"
-            why = f"{lowest} is at an edge of the factors at width {', '.join(edges)}; give more factors"
+            why = "the lowest loss of at least one seed is at an edge of the factors at width "
+            why += f"{', '.join(edges)}; give more factors"
             if diverged:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
-            elif len(self.rows) == 1:
-                why = "one width has no slope; give another"
             return [f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         return [
@@ -149,13 +239,10 @@ def best_factor(factors: Sequence[float], losses: Sequence[float]) -> float | No
 
 
 def run_transfer(settings: TransferSettings) -> Transfer:
-    """Search the rates of all widths, and derive that of a larger one.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the input is at fault, or the folder holds another transfer.
-        TrainingError: every run diverged.
-    """
-    _write(settings, planned_runs(settings))
+    """Search the rates of all widths, and derive that of a larger one; a TrainingError if every run diverged."""
+    runs = planned_runs(settings)
+    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
+    Question(settings.folder, "transfer").write(settings.model_dump(mode="json", exclude={"output"}), plan)
     losses_WFS = search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")
@@ -179,13 +266,6 @@ def planned_runs(settings: TransferSettings) -> RunSet:
     return runs
 
 
-def _write(settings: TransferSettings, runs: RunSet) -> None:
-    """Write settings and plan into the folder."""
-    folder = Question(settings.folder, "transfer")
-    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
-    folder.write(settings.model_dump(mode="json", exclude={"output"}), plan)
-
-
 def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     """The result, from losses of the search: (widths, factors, seeds), infinite where a run diverged."""
     recipe, to = settings.own_recipe, settings.to or 2 * settings.widths[-1]
@@ -194,7 +274,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
         [[best_factor(settings.factors, loss_F) or math.nan for loss_F in loss_FS.T] for loss_FS in losses_WFS]
     )
     slope, factor = None, None
-    if np.isfinite(best_WS).all() and len(settings.widths) > 1:
+    if np.isfinite(best_WS).all():
         lines_2S = np.polyfit(np.log2(settings.widths), np.log2(best_WS), 1)
         slope = mean_estimate(lines_2S[0])
         factor = mean_estimate(np.polyval(lines_2S, math.log2(to))).map(exp2)
@@ -204,10 +284,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     rows = [
         WidthRow(
             width,
-            {
-                factor: float(loss) if math.isfinite(loss) else None
-                for factor, loss in zip(settings.factors, mean_F, strict=True)
-            },
+            {x: float(loss) if math.isfinite(loss) else None for x, loss in zip(settings.factors, mean_F, strict=True)},
             mean_estimate(np.log2(best_S)).map(exp2) if np.isfinite(best_S).all() else None,
             None if shared is None else float(mean_F[shared] - mean_F.min()),
         )
@@ -225,10 +302,10 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     )
 
 
-def transfer_tables(result: Transfer) -> list[Any]:
-    """The table for the terminal: the losses of all widths and factors."""
+def transfer_table(result: Transfer) -> Table:
+    """The losses of all widths and factors."""
     factors = list(result.rows[0].losses)
-    losses = Table(
+    return Table(
         f"Loss by factor of the rates, mean of {counted(result.seeds, 'seed')} (nats per token)",
         [
             "width",
@@ -238,4 +315,3 @@ def transfer_tables(result: Transfer) -> list[Any]:
         ],
         [[str(row.width), *row.losses.values(), row.best, row.cost] for row in result.rows],
     )
-    return [losses]

@@ -146,18 +146,16 @@ def transfer(
         "executor": {"jobs": jobs},
         "output": "" if out is None else str(out),
     }
-    from contextwise_plan.transfer_settings import load_transfer
+    from contextwise_plan.transfer import load_transfer, planned_runs, run_transfer, transfer_table
 
     overrides = [*(settings or []), *([] if corpus is None else [f"data.corpus={json.dumps(corpus)}"])]
     loaded = load_transfer(values, overrides)
-    from contextwise_plan.transfer import planned_runs, run_transfer, transfer_tables
-
     if dry_run:
         _list_runs(planned_runs(loaded), as_json)
         return
     result = run_transfer(loaded)
     write_json(loaded.folder / "transfer.json", json_values(result), "the result")
-    show_values(result, as_json, *transfer_tables(result), *result.sentences)
+    show_values(result, as_json, transfer_table(result), *result.sentences)
 
 
 def budget(

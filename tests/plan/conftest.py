@@ -3,16 +3,17 @@
 from pathlib import Path
 
 import pytest
-from sweep_pages import make_sweep
 
 from claimed_sweeps import claimed, settings  # noqa: F401
 from contextwise_plan.sweeps.page import write_sweep_page
+from synthetic_sweep import write_sweep
 
 
 @pytest.fixture(scope="session")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of :func:`sweep_pages.make_sweep`; only to be read."""
-    return make_sweep(tmp_path_factory.mktemp("sweep"))
+    """Three sizes, five contexts, two seeds, noise; only to be read."""
+    folder = tmp_path_factory.mktemp("sweep") / "sweep"
+    return write_sweep(folder, seeds=(0, 1), measurements=12, noise=0.01).path
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks import coordinates
 
-from contextwise_plan.transfer_settings import load_transfer, recipe_at
+from contextwise_plan.transfer import load_transfer, recipe_at
 from small import recipe_values
 
 

@@ -385,9 +385,9 @@ def test_budgets_are_evenly_spaced_in_the_logarithm() -> None:
         Track("a", "pico", 1, 64, np.array([10.0, 100.0]), np.ones(2), np.ones(2)),
         Track("b", "pico", 1, 64, np.array([50.0, 1000.0]), np.ones(2), np.ones(2)),
     ]
-    assert budget_steps(lines, 3).tolist() == pytest.approx([10, 100, 1000])
+    assert budget_steps(lines)[[0, 48, -1]].tolist() == pytest.approx([10, 100, 1000])
     # Exactly: else the ends are not measured
-    assert budget_steps(lines, 3)[[0, -1]].tolist() == [10.0, 1000.0]
+    assert budget_steps(lines)[[0, -1]].tolist() == [10.0, 1000.0]
     assert budget_steps([Track("a", "pico", 1, 64, np.array([5.0]), np.ones(1), np.ones(1))]).tolist() == [5.0]
     assert budget_steps([]).tolist() == []
 

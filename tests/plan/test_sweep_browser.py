@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_pages import rows
 
 from browser import Opened, browser, needs_browser
-from contextwise_plan.sweeps.figures import budget_words
-from contextwise_plan.sweeps.page import sweep_tables
-from contextwise_plan.sweeps.page_data import SweepData
+from contextwise_plan.sweeps.page import SweepData, sweep_tables
+from contextwise_plan.tracks import budget_words
+from html_pages import rows
 
 
 class SweepPage(Opened):
@@ -87,28 +86,6 @@ def test_the_slider_draws_the_table(opened: SweepPage, tables: dict[str, Any], p
 
 @pytest.mark.long
 @needs_browser()
-def test_contexts_have_the_colours_of_a_scale_and_sizes_their_dashes(opened: SweepPage) -> None:
-    opened.do(
-        "window.off = [...document.querySelectorAll('#switches input:not(:checked)')]; off.forEach((each) => each.click())"
-    )
-    drawn = opened.do(
-        "return document.getElementById('curves').data.map((t) => [t.meta.series, t.meta.scale, t.line.color, t.line.dash])"
-    )
-    opened.do("off.forEach((each) => each.click())")
-    ours = [(series, scale, colour, dash) for series, scale, colour, dash in drawn if scale is not None]
-    colours = {scale: colour for _, scale, colour, _ in ours}
-    assert len(colours) > 2 and min(colours) == 0 and max(colours) == 1
-    assert all(colour == colours[scale] for _, scale, colour, _ in ours)
-    hues = [int(colours[scale].removeprefix("hsl(").split(",")[0]) for scale in sorted(colours)]
-    assert sorted((hue - 210) % 360 for hue in hues) == [(hue - 210) % 360 for hue in hues] and len(set(hues)) == len(
-        hues
-    )
-    ends = {series: {dash for each, _, _, dash in ours if each == series} - {"dot"} for series, *_ in ours}
-    assert len(ends) > 1 and all(len(dashes) <= 1 for dashes in ends.values())
-
-
-@pytest.mark.long
-@needs_browser()
 def test_the_lines_over_the_budget_are_those_of_the_table(opened: SweepPage, tables: dict[str, Any]) -> None:
     for place, unit in ((2, "tokens"), (0, "flops")):
         opened.click("#units button", place)
@@ -121,37 +98,6 @@ def test_the_lines_over_the_budget_are_those_of_the_table(opened: SweepPage, tab
             line = next(t for t in opened.figure("context") if t["name"] == size and t["mode"] == "lines")
             # Lines are drawn less than a fifth of a doubling from where they lie, so that none hides another.
             assert {x: 2 ** round(math.log2(y)) for x, y in zip(line["x"], line["y"], strict=True) if y} == wanted
-
-
-@pytest.mark.long
-@needs_browser()
-def test_curves_are_switched_on_and_off(opened: SweepPage, tables: dict[str, Any]) -> None:
-    opened.click("#units button", 2)
-    names = {trace["name"] for trace in opened.figure("curves")}
-    place = opened.do(
-        "return [...document.querySelectorAll('#switches label')].findIndex((l) => l.textContent === '256, seed 1')"
-    )
-    assert "pico, 256, seed 1" not in names
-    opened.click("#switches input", place)
-    trace = next(t for t in opened.figure("curves") if t["name"] == "pico, 256, seed 1")
-    mine = [row for row in tables["curves"] if (row["group"], row["run"]) == ("pico", "256, seed 1")]
-    assert trace["y"] == [float(row["loss"]) for row in mine]
-    assert trace["x"] == pytest.approx([math.sqrt(int(r["visible_from"]) * int(r["visible_to"])) for r in mine])
-    opened.click("#switches input", place)
-    assert {trace["name"] for trace in opened.figure("curves")} == names
-    measured = "nano, 128, seed 0, measured on x"
-    assert measured not in names
-    place = opened.do(
-        "return [...document.querySelectorAll('#switches label')].findIndex((l) => l.textContent.includes('measured'))"
-    )
-    opened.click("#switches input", place)
-    trace = next(t for t in opened.figure("curves") if t["name"] == measured)
-    assert trace["error"] == pytest.approx([1 / high for high in (1, 3, 15, 128)])
-    opened.click("#switches input", place)
-    opened.click("#switches button", 2)  # the size whose curves are on: all off, then all on
-    assert opened.figure("curves") == []
-    opened.click("#switches button", 2)
-    assert {trace["name"] for trace in opened.figure("curves")} == names
 
 
 @pytest.mark.long

@@ -10,15 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_pages import rows
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
-from contextwise_plan.sweeps.figures import budget_words, sweep_verdict
-from contextwise_plan.sweeps.page import optima_table, runs_table, sweep_tables, write_sweep_page
-from contextwise_plan.sweeps.page_data import SweepData
-from html_pages import HOSTILE, Page
+from contextwise_plan.sweeps.page import (
+    SweepData,
+    optima_table,
+    runs_table,
+    sweep_tables,
+    sweep_verdict,
+    write_sweep_page,
+)
+from contextwise_plan.tracks import budget_words
+from html_pages import HOSTILE, Page, rows
 from small import write_rows
 from synthetic_sweep import write_sweep
 
@@ -37,7 +42,7 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_every_table_is_written(page: Path, sweep: Path) -> None:
     tables = {path.stem: rows(path.read_text()) for path in (page.parent / "tables").glob("*.csv")}
-    assert set(tables) == {"points", "best-context-loss", "optimal-context", "curves"}
+    assert set(tables) == {"points", "best-context-loss", "optimal-context"}
     assert len(tables["points"]) == 3 * 5 * 2 * 12
     assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "tokens"}
     assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
@@ -171,8 +176,7 @@ def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None
     for name in ("best-context-loss", "optimal-context"):
         folder, table = ((tmp_path / source / f"{name}.csv").read_text() for source in sources)
         assert folder.count("\n") > 5 and folder == table
-    text = Page(tmp_path / "table.html").text
-    assert "has no context curves" in text and "The runs" not in text
+    assert "The runs" not in Page(tmp_path / "table.html").text
 
 
 def test_what_the_sweep_does_not_show_is_neither_circled_nor_called_an_optimum(tmp_path: Path) -> None:
@@ -246,16 +250,6 @@ def test_names_of_users_are_text(tmp_path: Path) -> None:
     assert "b" not in page.tags() and name.replace("/", "") in page.text
     traces = data_of(tmp_path / "page.html")["landscapes"][0]["context"]["data"]
     assert {trace["name"] for trace in traces} == {"&lt;b&gt;x&lt;b&gt;&amp;amp;"}
-
-
-def test_a_last_bin_that_is_cut_short_joins_the_one_before(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
-    (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
-    assert row["visible"][-3:] == [32, 45, 64]  # the last bin is one position, the one before it 19
-    (found,) = SweepData(sweep.path).curves
-    assert found.bins[-2:] == [(32, 44), (45, 64)]
-    assert found.losses[-1] == pytest.approx((19 * row["loss"][-2] + row["loss"][-1]) / 20)
-    assert found.losses[:-1] == row["loss"][:-2]
 
 
 def test_budgets_in_words() -> None:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.runs import RunFolder
-from contextwise_plan import transfer, transfer_settings
-from contextwise_plan.transfer import WidthRow, best_factor
-from contextwise_plan.transfer_settings import load_transfer
+from contextwise_plan import transfer
+from contextwise_plan.transfer import WidthRow, best_factor, load_transfer
 from small import recipe_values
 
 FACTORS = [0.25, 0.5, 1.0, 2.0, 4.0]
@@ -109,11 +108,6 @@ def test_one_seed_at_an_edge_is_said_to_be_one(corpus_folder, tmp_path):
     assert result.sentences[-1] == f"No rate follows: {why}."
 
 
-def test_one_width_says_nothing_about_others(corpus_folder, tmp_path):
-    result = fitted(corpus_folder, tmp_path, [0, 0], widths=[16])
-    assert result.sentences == ["No rate follows: one width has no slope; give another."]
-
-
 def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path):
     given = load_transfer(values(corpus_folder, tmp_path, seeds=[0, 1]))
     losses = np.array([[[(x - 1) ** 2] * 2 for x in range(len(given.factors))], [[np.inf] * 2] * len(given.factors)])
@@ -123,7 +117,7 @@ def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path
 
 @pytest.mark.long
 def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
-    monkeypatch.setattr(transfer_settings, "FARTHEST", math.inf)  # one factor shall diverge at once
+    monkeypatch.setattr(transfer, "FARTHEST", math.inf)  # one factor shall diverge at once
     recipe = recipe_values(corpus_folder, contextwise.folder / "unused", steps=2, evaluate_every=0)
     recipe.pop("output")
     recipe["training"]["learning_rate"] = 1.0  # so that the best factor is none at an edge
@@ -171,6 +165,7 @@ def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
         ({"widths": [16, 24]}, "24 cannot be divided into heads of 16 channels"),
         ({"to": 40}, "to: 40 cannot be divided into heads of 16 channels"),
         ({"widths": [32, 16]}, "must be ascending"),
+        ({"widths": [16]}, "widths .* at least 2"),
         ({"factors": [-1.0, 1.0, 2.0]}, "must be above 0"),
         ({"factors": [1.0, 2.0]}, "three or more"),
         ({"factors": [1.0, 2.0, math.inf]}, "finite"),
@@ -193,7 +188,7 @@ def test_a_factor_multiplies_the_recipes_own_rate_at_every_width(corpus_folder, 
     own = settings.own_recipe.learning_rate
     for run in transfer.search_runs(settings).runs:
         assert run.recipe().learning_rate == pytest.approx(own * float(run.arm.split("x")[1]))
-    assert {transfer_settings.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
+    assert {transfer.recipe_at(settings, width).learning_rate for width in settings.widths} == {own}
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,14 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 @dataclass(frozen=True)
 class LengthBin:
-    """Bin of the documents with ``shortest`` to ``longest`` tokens, both included: one doubling of the length.
-
-    ``shorter`` is the share of all documents that have fewer than ``shortest`` tokens, ``preceded`` that of all tokens that
-    have ``shortest`` tokens or more before them in their document.
-    """
+    """Bin of the documents with ``shortest`` to ``longest`` tokens, both included: one doubling of the length."""
 
     shortest: int
     longest: int
     documents: int
     tokens: int
-    shorter: float
-    preceded: float
+    shorter: float  # share of all documents that have fewer than ``shortest`` tokens
+    preceded: float  # share of all tokens that have ``shortest`` tokens or more before them in their document
 
 
 @dataclass(frozen=True)
@@ -143,10 +139,7 @@ def short_documents_note(documents: "Documents", context: int) -> str | None:
 
 
 def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:
-    """The document lengths of a corpus, and whether it rewards these training contexts.
-
-    ``lost`` is null where the corpus does not know which text its tokens hold.
-    """
+    """The document lengths of a corpus, and whether it rewards these training contexts."""
     return {
         "corpus": str(corpus.path),
         "split": corpus.split,

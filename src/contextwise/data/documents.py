@@ -250,9 +250,6 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
     A source whose complete text is the name of a file or folder (``year=2020/part.parquet``) names no split. A single source
     that has parts names their splits.
-
-    Raises:
-        ConfigError: some sources name a split and others do not, or a name or a source is missing, invalid or reserved.
     """
     given = with_parts(given)
     # os.path.exists is false for what cannot be a path; Path.exists may raise an error.

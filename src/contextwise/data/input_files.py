@@ -88,10 +88,8 @@ def has_half_a_pair(value: Any, content: bytes) -> bool:
 def json_entries(path: Path) -> Iterator[tuple[str, bytes]]:
     """Iterate over the JSON texts of a file: its lines, split only on ``\\n``, or the items of a JSON list.
 
-    Yields the location and the content. Blank lines are skipped; ``.gz`` is decompressed.
-
-    Raises:
-        ValueError: the file begins as a JSON list but is not valid; the message is a predicate, "is not ...".
+    Yields the location and the content. Blank lines are skipped; ``.gz`` is decompressed. The message of the ValueError for a
+    list that is not valid is a predicate, "is not ...".
     """
     with path.open("rb") as raw, unpacked(raw, path) as file:
         started = False
@@ -126,9 +124,6 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
     """Iterate over the objects of a file of JSON Lines or a JSON list, each with its location for error messages.
 
     ``wanted`` describes the expected content in error messages, as the object of "give".
-
-    Raises:
-        DataError: the file is missing or damaged, an entry is not a JSON object, or holds an unpaired surrogate.
     """
     where = str(path)
     try:

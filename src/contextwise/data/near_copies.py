@@ -18,12 +18,9 @@ from contextwise.base.errors import DataError
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
 
-SHINGLE, CONTAINED = 5, 13
-"""Tokens of an n-gram: of MinHash, and of containment."""
-COMPARED = 8
-"""Documents of a band that others are compared with."""
-BANDS, ROWS = 20, 6
-"""Of the 120 minima of a document: it is compared with those that have all minima of one band."""
+SHINGLE, CONTAINED = 5, 13  # tokens of an n-gram: of MinHash, and of containment
+COMPARED = 8  # documents of a band that others are compared with
+BANDS, ROWS = 20, 6  # of the 120 minima of a document: it is compared with those that have all minima of one band
 DOUBT = 0.1  # by how much the share of equal minima may be below the similarity, about three standard errors at 0.8
 COPIED = 0.5  # a text that shares this share of its n-grams counts as copied
 COPIED_BYTES, LONGEST = 40, 64
@@ -108,8 +105,7 @@ class NearCopies:
 def containment(corpus: "Corpus", texts: Iterable[np.ndarray]) -> np.ndarray:
     """The share of each text's distinct n-grams that the documents of a corpus hold, (texts,); 0 for a shorter text.
 
-    Args:
-        texts: token ids of each, by the corpus's tokenizer; n-grams of them have :func:`copied_length`.
+    ``texts`` are token ids of the corpus's tokenizer; n-grams have :func:`copied_length`.
     """
     length = copied_length(corpus)
     grams = [np.unique(ngram_hashes(ids, length)) if len(ids) >= length else np.empty(0, np.uint64) for ids in texts]
@@ -132,13 +128,8 @@ def copied_length(corpus: "Corpus") -> int:
 
 
 def copied_documents(corpus: "Corpus", other: "Corpus", documents: int) -> dict[int, float]:
-    """The first documents of another split that copy a corpus: number -> the share of its n-grams, half or more.
-
-    Args:
-        documents: how many documents of the other split are compared.
-    """
-    texts = (other.document(index) for index in range(documents))
-    shares = containment(corpus, texts)
+    """Those of the first ``documents`` of another split that copy a corpus: number -> share of its n-grams, half or more."""
+    shares = containment(corpus, (other.document(index) for index in range(documents)))
     return {int(number): float(shares[number]) for number in np.flatnonzero(shares >= COPIED)}
 
 
@@ -184,26 +175,17 @@ def split_overlap(corpus: "Corpus", other: "Corpus") -> Overlap:
 
 
 def source_overlap(corpus: "Corpus", source: str, text_field: str = "text") -> Overlap:
-    """The overlap of a corpus's documents with texts of a source, as for ``prepare``.
-
-    Raises:
-        DataError: there is no such source, a record has no text, or the corpus has no tokenizer.
-    """
+    """The overlap of a corpus's documents with texts of a source, as for ``prepare``."""
     from contextwise.data.documents import Skipped, read_documents
     from contextwise.data.sources import open_source
 
     tokenizer = corpus.tokenizer()
     if tokenizer is None:
         raise DataError(f"{corpus.path} has no tokenizer to read {source} with; prepare its texts as a corpus")
-    texts = [
-        each.text for each in read_documents(open_source(source, None).records(text_field), False, None, Skipped())
-    ]
-    encoded = (
-        (np.array(ids) for ids in tokenizer(texts, add_special_tokens=False, split_special_tokens=True).input_ids)
-        if texts
-        else ()
-    )
-    return _overlap(source, corpus, containment(corpus, encoded), texts.__getitem__)
+    records = open_source(source).records(text_field)
+    texts = [each.text for each in read_documents(records, False, None, Skipped())]
+    ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True).input_ids if texts else []
+    return _overlap(source, corpus, containment(corpus, map(np.array, ids)), texts.__getitem__)
 
 
 def _overlap(name: str, corpus: "Corpus", shares: np.ndarray, text: Callable[[int], str]) -> Overlap:

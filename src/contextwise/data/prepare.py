@@ -26,7 +26,7 @@ from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.progress import console, progress_bar, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
-from contextwise.data.corpus.writing import Encoded, SplitWriter, settle, write_split
+from contextwise.data.corpus.writing import Encoded, SplitWriter, column_types, write_split
 from contextwise.data.documents import (
     ENOUGH_HELD_OUT,
     CountedDocument,
@@ -47,8 +47,7 @@ from contextwise.data.tokenizers import (
     vocabulary_to_learn,
 )
 
-EXAMPLES = 5
-"""Near-copies that the manifest shows."""
+EXAMPLES = 5  # near-copies that the manifest shows
 
 
 @checked
@@ -174,12 +173,10 @@ def _check_output(out: Path, overwrite: bool, sources: Sequence[str]) -> None:
         raise DataError(f"{out} is a file; give the name of a folder for the corpus")
     if out.exists() and any(out.iterdir()):
         if not overwrite:
-            what = (
-                "already exists, prepared from other texts or with other options"
-                if is_corpus(out)
-                else "already exists"
+            other = ", prepared from other texts or with other options" if is_corpus(out) else ""
+            raise DataError(
+                f"{out} already exists{other}; choose another folder, or set `overwrite` to replace a corpus"
             )
-            raise DataError(f"{out} {what}; choose another folder, or set `overwrite` to replace a corpus")
         if not is_corpus(out):
             raise DataError(f"{out} is not a prepared corpus, so it is not overwritten; choose another folder")
         splits = read_json(out / MANIFEST, "the corpus's manifest").get("splits", {})
@@ -230,8 +227,9 @@ def _write_corpus(
 
     skipped = Skipped()
     parts = folder / "parts"
+    parts.mkdir()
     with contextlib.ExitStack() as stack:
-        writers = {name: SplitWriter(parts / name, tokenizer.dtype) for name in reading.splits}
+        writers = {name: SplitWriter(parts / f"{name}.arrow", tokenizer.dtype) for name in reading.splits}
         for writer in writers.values():
             stack.enter_context(writer.part)
         near_copies = None if deduplicate is None else NearCopies(deduplicate, folder)
@@ -245,7 +243,7 @@ def _write_corpus(
         )
     _report_small_splits(reading, writers)
     about_tokenizer = tokenizer.save(folder / "tokenizer")
-    types = settle([batch for writer in writers.values() for batch in writer.batches()])
+    types = column_types(writers.values())
     splits = {}
     for name, writer in writers.items():
         fingerprint = writer.fingerprint(about_tokenizer["sha256"], about_tokenizer["end_of_text"])
@@ -285,14 +283,6 @@ def _write_corpus(
     }
 
 
-def encode_documents(documents: list[CountedDocument], tokenizer: CorpusTokenizer) -> list[Encoded]:
-    """Encode documents, and check whether the tokens of each give its text back."""
-    texts = [document.text for document in documents]
-    ids = tokenizer.encode(texts)
-    lost = ~tokenizer.gives_back(texts, ids)
-    return list(map(Encoded, documents, ids, lost.tolist()))
-
-
 def _tokenize(
     reading: Reading,
     tokenizer: CorpusTokenizer,
@@ -307,7 +297,9 @@ def _tokenize(
 
     def encoded(item: tuple[str | None, list[CountedDocument]]) -> tuple[str | None, list[Encoded]]:
         split, batch = item
-        return split, encode_documents(batch, tokenizer)
+        texts = [document.text for document in batch]
+        ids = tokenizer.encode(texts)
+        return split, list(map(Encoded, batch, ids, (~tokenizer.gives_back(texts, ids)).tolist()))
 
     with progress_bar("tokenize", 100, "%") as advance:
         # Two batches at once: while the ids of one are copied and written on one core, the others tokenize.

@@ -72,11 +72,7 @@ class CorpusTokenizer:
         return own_start(self._decoder)
 
     def encode(self, texts: list[str]) -> list[np.ndarray]:
-        """Encode each text, without special tokens, as an array of ``dtype``, on all cores.
-
-        Raises:
-            DataError: the tokenizer fails, or makes the end-of-text token from a text.
-        """
+        """Encode each text, without special tokens, as an array of ``dtype``, on all cores."""
         if self.kind == "bytes":  # the ids are the bytes
             return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
         pieces_of = [list(pieces(text, self.piece)) for text in texts]
@@ -184,7 +180,8 @@ def hide_special(backend: Tokenizer, end_of_text: int) -> tuple[Tokenizer, set[i
     names = {token["content"] for token in settings["added_tokens"] if token["special"]}
     if (end := backend.id_to_token(end_of_text)) in _KNOWN_ENDS:
         names.add(end)
-    if (unknown := _unknown_id(model, backend)) is not None:
+    unknown = model.get("unk_id") if (name := model.get("unk_token")) is None else backend.token_to_id(name)
+    if unknown is not None:
         names.discard(backend.id_to_token(unknown))
     ids = {number for name in names if (number := backend.token_to_id(name)) is not None}
     merges = model.get("merges")
@@ -209,12 +206,6 @@ def hide_special(backend: Tokenizer, end_of_text: int) -> tuple[Tokenizer, set[i
         token["content"] = hidden(token["content"])
     settings["post_processor"] = None  # it may name them; texts are encoded without it
     return Tokenizer.from_str(json.dumps(settings)), ids
-
-
-def _unknown_id(model: dict[str, Any], backend: Tokenizer) -> int | None:
-    """Id of the token that a model makes of unknown text; None if it has none."""
-    name = model.get("unk_token")
-    return model.get("unk_id") if name is None else backend.token_to_id(name)
 
 
 def _has_every_byte(settings: dict[str, Any]) -> bool:
@@ -348,21 +339,15 @@ def tokenizer_digest(spec: str | Path) -> str:
     if not path.is_dir():
         return content_digest(path) if path.is_file() else content_key(name=str(spec))
     known = ("tokenizer_config.json", "tokenizer.json", "vocab.json")
-    folders = [
-        each for each in (path, path / "tokenizer", path / "model") if any((each / name).exists() for name in known)
-    ]
-    folder = next(iter(folders), path)
+    folders = (path, path / "tokenizer", path / "model")
+    folder = next((each for each in folders if any((each / name).exists() for name in known)), path)
     return content_digest(folder, [file for file in model_files(folder) if file.suffix != ".safetensors"])
 
 
 def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer:
     """Open an existing tokenizer: ``bytes``, a folder, a ``tokenizer.json``, a GGUF file or ``smollm2``, or a name on the Hub.
 
-    Args:
-        end_of_text: the token that ends a document; the tokenizer's own end-of-sequence token if None.
-
-    Raises:
-        DataError: the tokenizer does not exist, is damaged or slow, or has no end-of-text token.
+    ``end_of_text`` ends a document: the tokenizer's own end-of-sequence token if None.
     """
     if spec == "bytes":
         return byte_tokenizer()

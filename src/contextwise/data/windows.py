@@ -1,26 +1,4 @@
-"""Windows of ``context`` tokens over the documents of a corpus.
-
-:class:`Windows` are consecutive, for training and validation:
-
-1. The documents are concatenated, with an end-of-text token before each and one at the end: a document begins with the token
-   that ended the previous one, in training and in evaluation alike.
-2. That stream is cut every ``context`` tokens. A window has ``context`` inputs and as many targets, each the token after its
-   input; every token of the stream is a target exactly once.
-
-With ``cross_documents=False`` each document is cut separately and the remainder at its end is dropped. With
-``separate_documents=True`` windows may hold several documents, and have positions that restart at each, which keeps attention
-(and ContextLM's chunks) inside a document. With ``start_at_documents=True`` every window begins with a document: the rest of
-the document that the end of a window cuts is left out, and the next window begins with the document after it.
-
-:class:`LastTenthWindows` have the same targets for models of every training context. The best-context loss of a model that does
-not generalize past its training context is the mean over the last 10% of that context (context scaling, footnote 4); a
-comparison is fair if those are the *same* tokens, each predicted from as many preceding tokens as the model was trained with:
-
-1. Each document is cut into blocks of ``longest`` tokens, the longest context that is compared; the remainder is dropped.
-2. The last tenth of each block are the targets. A model with a context of ``longest`` has one window per block; a model with a
-   shorter context has several, each ending a tenth of its context before the next. So every model reads about as many tokens.
-   Where a tenth of the context does not divide that of the block, the remainder at its beginning is left out.
-"""
+"""Windows of ``context`` tokens over the documents of a corpus: consecutive ones, and those of best-context losses."""
 
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +28,12 @@ class Documents(Protocol):
 
 class Windows(Dataset):
     """Dataset of all windows of one pass over a corpus, in order.
+
+    The documents are concatenated, with an end-of-text token before each and one at the end, and that stream is cut every
+    ``context`` tokens: every token of it is a target exactly once. Without ``cross_documents`` each document is cut separately,
+    and the remainder at its end is dropped. With ``separate_documents`` positions restart at each document, which keeps
+    attention (and ContextLM's chunks) inside it. With ``start_at_documents`` every window begins with a document: the rest of
+    the one that the end of a window cuts is left out.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` (context,), ``labels`` (context,) already shifted, ``window`` (),
     and ``position_ids`` (context,) if documents are kept separate. A corpus too short for a window is a :class:`DataError`.
@@ -157,17 +141,15 @@ def last_tenth_length(context: int) -> int:
 
 
 class LastTenthWindows(Dataset):
-    """Dataset of windows of ``context`` tokens over documents, ending in the last tenth of blocks of ``longest``.
+    """Dataset of windows that have the same targets for models of every training context (context scaling, footnote 4).
+
+    Each document is cut into blocks of ``longest`` tokens, the longest context that is compared (``context`` if None), and the
+    remainder is dropped. The last tenth of each block are the targets: a model with a shorter context has several windows a
+    block, each ending a tenth of its context before the next, so that every model reads about as many tokens. Where a tenth of
+    the context does not divide that of the block, the remainder at its beginning is left out. The blocks are chosen evenly
+    from the whole split, for about ``tokens`` inputs.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` and ``labels`` (context,), already shifted, and ``document`` ().
-
-    Args:
-        longest: block length in tokens: the longest context that is compared; ``context`` if not given.
-        tokens: approximate number of inputs of all windows together; the blocks are chosen evenly from the whole split.
-
-    Raises:
-        ConfigError: ``longest`` is shorter than ``context``.
-        DataError: no document is as long as ``longest``.
     """
 
     def __init__(self, corpus: Documents, context: int, longest: int | None, tokens: int) -> None:
@@ -211,9 +193,9 @@ class LastTenthWindows(Dataset):
         }
 
 
-def log_bins(context: int, per_doubling: int = 2) -> np.ndarray:
-    """Edges of logarithmic bins over 1 to ``context`` visible tokens: bin i holds ``edges[i] <= visible < edges[i + 1]``."""
-    doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * per_doubling + 1) / per_doubling
+def log_bins(context: int) -> np.ndarray:
+    """Edges of bins, two a doubling, of 1 to ``context`` visible tokens: bin i holds ``edges[i] <= visible < edges[i + 1]``."""
+    doublings = np.arange(int(np.ceil(np.log2(max(context, 2)))) * 2 + 1) / 2
     edges = np.unique(np.round(2.0**doublings).astype(int))
     return np.append(edges[edges <= context], context + 1)
 

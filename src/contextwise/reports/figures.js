@@ -12,8 +12,6 @@ const Figures = (() => {
   const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // A scale from blue over violet to orange for a value from 0 to 1: ordered, and readable on light and on dark.
-  const shade = (value) => `hsl(${Math.round(210 + 180 * value) % 360}, 65%, 52%)`;
 
   // Colours come from the style sheet, so that figures follow the reader's light or dark scheme.
   const dress = (figure) => {
@@ -30,8 +28,7 @@ const Figures = (() => {
     layout.yaxis = { ...layout.yaxis, ...axis, zeroline: false };
     for (const label of layout.annotations ?? []) label.bgcolor = colour("--paper"); // a line behind it does not strike it
     for (const trace of figure.data) {
-      const named = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
-      const own = trace.meta.scale === undefined ? named : shade(trace.meta.scale);
+      const own = trace.meta.series === null ? strong : colour(`--series-${trace.meta.series % 6}`);
       // Behind the sixth series the colours come again, with another dash and another mark.
       const turn = Math.floor((trace.meta.series ?? 0) / 6) % 3;
       trace.line = { dash: ["solid", "dash", "dot"][turn], ...trace.line, color: own };
@@ -65,5 +62,5 @@ const Figures = (() => {
     });
     group.hidden = false;
   };
-  return { figures, shade, draw, start, choice, element, json, plain, colour };
+  return { figures, draw, start, choice, element, json, plain, colour };
 })();

@@ -68,7 +68,8 @@ def column_values(corpus: "Corpus", name: str) -> list[Any]:
     if not dot or name in corpus.columns:
         column, field = name, ""
     values: list[Any] = corpus.column(column)
-    if not field and name in corpus.manifest["columns_as_json"]:
+    kinds = {float if type(value) is int else type(value) for value in values if value is not None}
+    if not field and len(kinds) > 1:
         raise DataError(
             f"the values of the column {name!r} of {corpus.path} have no common type, so they are kept as JSON text; "
             "give them one type and prepare the corpus again, or leave the column out"

@@ -1,14 +1,11 @@
-"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured.
+"""From the points of a sweep to one law with its ensemble: forms compared, one chosen, its uncertainty measured (docs/plan.md).
 
-R² does not distinguish forms: each is fitted without one run in turn and predicts that run. The error of a run is the root mean
-square of ln L over its points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not
-decide alone. Forms whose errors are at most two standard errors above the least (of ln of the ratio, paired over runs) have no
-significant difference to it: the simplest of them is chosen, and all of them take part in the intervals.
+Each form is fitted without one run in turn and predicts that run. The error of a run is the root mean square of ln L over its
+points; that of a form is the geometric mean over runs, so that a run at the edge of the grid does not decide alone.
 
 Legend: R laws, G runs, S minima, P parameters, n points.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +13,7 @@ from scipy.special import ndtri
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, as_json
-from contextwise.base.intervals import mean_estimate, percentile_interval
+from contextwise.base.intervals import percentile_interval
 from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search
 from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
 from contextwise_plan.scaling.observations import Observations, check_enough
@@ -34,12 +31,9 @@ On six sweeps like those of ``benchmarks/results/sweeps``, of which the smaller 
 class Score:
     """A form fitted to the data, and its errors.
 
-    Attributes:
-        theta: (S, P) the fit to all points first, then other minima.
-        fitted: error on the points it was fitted to.
-        errors: (G,) of each run when it is held out; ``logs``: their ln, where smaller ones count as :data:`SAME`; ``error``:
-            their geometric mean.
-        sees_context: whether the fit depends on the training context; a fit whose terms of the context vanish does not.
+    ``theta`` (S, P) is the fit to all points first, then other minima. ``fitted`` is the error on the points it was fitted to,
+    ``errors`` (G,) that of each run when it is held out, ``logs`` their ln, where smaller ones count as :data:`SAME`, and
+    ``error`` their geometric mean. A fit whose terms of the context vanish does not ``sees_context``.
     """
 
     def __init__(self, form: Form, data: Data, observed: Observations) -> None:
@@ -101,48 +95,6 @@ def not_significantly_worse(scores: list[Score]) -> list[Score]:
     return sorted(kept, key=lambda score: (len(score.form.parameters), score.error))
 
 
-@dataclass(frozen=True)
-class Preference:
-    """The best law whose exponent of the data depends on the context (Eq. 4 of intrinsic entropy) against the best without.
-
-    Attributes:
-        form, other: their names.
-        ratio: error of the first over that of the other on held-out runs, with a 95% interval over runs.
-        delta: δ of the first, α(l) = α - δ ln l: positive where the exponent falls with the context, as Eq. 4 says.
-    """
-
-    form: str
-    other: str
-    ratio: Estimate
-    delta: float
-
-    def sentence(self) -> str:
-        """Which of the two the data prefer, and by how much."""
-        how = "falls" if self.delta > 0 else "does not fall"
-        low, high = self.ratio.limits
-        verdict = "the data prefer neither"
-        if high < 1 or low > 1:
-            verdict = f"the data prefer {self.form if high < 1 else self.other}"
-        return (
-            f"Exponent of the data (Eq. 4): in {self.form} it {how} with the context (δ = {self.delta:.3g}); its error on "
-            f"held-out runs is {self.ratio:.2f} times that of {self.other}, the best law with one exponent: {verdict}."
-        )
-
-
-def exponent_preference(scores: list[Score], centre: Array) -> Preference | None:
-    """Whether held-out runs prefer an exponent that depends on the context; None without forms of both kinds."""
-    seeing = that_see_context(scores)
-    kinds = [[score for score in seeing if score.form.changes_exponent is kind] for kind in (True, False)]
-    if not all(kinds):
-        return None
-    first, other = (min(scores, key=lambda score: score.error) for scores in kinds)
-    logs = mean_estimate(first.logs - other.logs)
-    low, high = (logs.value if limit is None else limit for limit in (logs.low, logs.high))
-    ratio = replace(logs, value=float(np.exp(logs.value)), low=float(np.exp(low)), high=float(np.exp(high)))
-    delta = Law(first.form, first.theta[0], centre).printed()["delta"]
-    return Preference(first.form.name, other.form.name, ratio, float(delta))
-
-
 def ensemble_estimate(
     value: float | Array, samples: Array, confidence: float, method: str = "wild bootstrap over runs"
 ) -> Estimate:
@@ -158,7 +110,6 @@ class Analysis:
     Attributes:
         scores: of all forms, the simplest first.
         tied: forms without a significant difference to the best on held-out runs; the first, the simplest, is ``chosen``.
-        preference: whether an exponent that depends on the context predicts held-out runs better.
         law: the fit of the chosen form; ``own``: its fits to the resamples.
         ensemble: R laws of the tied forms, as many of each: what intervals of predictions come from.
         residuals: (n,) ln of measured over fitted loss.
@@ -175,7 +126,6 @@ class Analysis:
         self.scores = compare_forms(observed)
         self.tied = not_significantly_worse(self.scores)
         self.chosen = self.tied[0]
-        self.preference = exponent_preference(self.scores, observed.centre)
         _check_context_matters(self.scores, observed)
         data, chosen, forms = data_of(observed), self.chosen, len(self.tied)
         own, *others = (
@@ -203,7 +153,7 @@ class Analysis:
 
     def to_dict(self) -> dict[str, Any]:
         """The forms that were compared, the parameters of the chosen one and every residual, for JSON."""
-        observed = self.observed
+        observed, names = self.observed, ("context", "parameters", "tokens", "flops", "loss")
         return {
             "form": self.chosen.form.name,
             "formula": self.chosen.form.formula,
@@ -214,7 +164,6 @@ class Analysis:
             "runs": len(observed.runs),
             "sizes": dict(zip(observed.sizes, observed.size_parameters.tolist(), strict=True)),
             "contexts": np.unique(observed.context).tolist(),
-            "exponent": None if self.preference is None else as_json(self.preference),
             "parameters": as_json(self.parameters()),
             "at_bounds": sorted(self.at_bounds),
             "forms": [
@@ -231,10 +180,7 @@ class Analysis:
             "residuals": as_json(
                 [
                     {"run": observed.runs[observed.run[i]], "size": observed.sizes[observed.size[i]]}
-                    | {
-                        name: getattr(observed, name)[i]
-                        for name in ("context", "parameters", "tokens", "flops", "loss")
-                    }
+                    | {name: getattr(observed, name)[i] for name in names}
                     | {"residual": self.residuals[i]}
                     for i in range(len(observed))
                 ]
@@ -255,7 +201,6 @@ class Analysis:
 
 def _check_context_matters(scores: list[Score], observed: Observations) -> None:
     constant = scores[0]
-
     blind = min((score for score in scores if not score.sees_context), key=lambda score: score.error)
     seeing = min(that_see_context(scores), key=lambda score: score.error)
     if min(blind.error, seeing.error) >= constant.error:

@@ -1,12 +1,9 @@
 """Fitting a form: Huber loss on the logarithm of the loss, *summed* over points, from many starts; and its uncertainty.
 
-All fits of one kind (the starts of a search, the runs left out in turn, the resamples of a bootstrap) are solved side by side
-by one Levenberg-Marquardt iteration inside bounds, with exact derivatives: a Huber loss is a least-squares loss whose
-weights are renewed at every step. It converges to the last digits (docs/results/planning.md).
-
-The uncertainty comes from a wild bootstrap over whole runs, whose residuals are correlated: in each resample those of a run are
-all multiplied by one random number of mean 0 and variance 1 (Webb's six values) and added to the fitted losses again. They are
-widened by the run's leverage, (1 - H)^-1 in the place of 1 - H (the cluster-robust correction CR3).
+All fits of one kind are solved side by side by one Levenberg-Marquardt iteration inside bounds: a Huber loss is a least-squares
+loss whose weights are renewed at every step. The uncertainty comes from a wild bootstrap over whole runs (docs/plan.md): the
+residuals of a run are multiplied by one random number (Webb's six values), and widened by its leverage, (1 - H)^-1 in the place
+of 1 - H (CR3).
 
 Legend: R fits side by side, G runs, P parameters, n points.
 """
@@ -51,15 +48,7 @@ def search(form: Form, data: Data) -> Array:
 
 
 def refit(form: Form, data: Data, weights: Array, starts: Array) -> Array:
-    """Fits of other weights or other losses, each from several starts; the best of each is kept.
-
-    Args:
-        weights: (R, n), or (1, n) for all.
-        starts: (S, P).
-
-    Returns:
-        (R, P).
-    """
+    """Fits (R, P) of other ``weights``, (R, n) or (1, n), or other losses, each the best from several ``starts`` (S, P)."""
     log_loss = np.atleast_2d(data.log_loss)
     fits, count = max(len(weights), len(log_loss)), len(starts)
     points = log_loss.shape[1]
@@ -70,14 +59,9 @@ def refit(form: Form, data: Data, weights: Array, starts: Array) -> Array:
 
 
 def minimise(form: Form, data: Data, weights: Array, theta: Array) -> tuple[Array, Array]:
-    """Levenberg-Marquardt inside the form's bounds.
+    """Levenberg-Marquardt inside the form's bounds: (R, P) parameters from the starts ``theta``, and (R,) their Huber losses.
 
-    Args:
-        weights: (R, n) or (1, n), of the points in the sum.
-        theta: (R, P) starts.
-
-    Returns:
-        (R, P) parameters and (R,) the summed Huber losses there.
+    ``weights``, (R, n) or (1, n), are those of the points in the sum.
     """
     low, high = form.bounds
     theta = np.clip(theta, low, high)
@@ -165,12 +149,7 @@ def _starts(form: Form, data: Data) -> Array:
 
 
 def widened_residuals(form: Form, theta: Array, data: Data, runs: NDArray[np.int64]) -> Array:
-    """Residuals ln L measured minus ln L fitted (n,), as they would be had each run not been fitted.
-
-    Args:
-        theta: (P,) the fit.
-        runs: (n,) index of the run.
-    """
+    """Residuals ln L measured minus ln L fitted (n,) at ``theta`` (P,), as they would be had each run not been fitted."""
     loss, slopes = form.value_and_slope(theta[None], data.features)
     residual = data.log_loss - np.log(loss[0])
     jacobian = slopes[0] / loss[0][:, None]
@@ -192,12 +171,7 @@ def widened_residuals(form: Form, theta: Array, data: Data, runs: NDArray[np.int
 def ensemble(
     form: Form, theta: Array, data: Data, runs: NDArray[np.int64], resamples: int = RESAMPLES, seed: int = 0
 ) -> Array:
-    """(R, P): the law fitted to each resample.
-
-    Args:
-        theta: (S, P) the fit, and other minima that a resample may fall into.
-        runs: (n,) index of the run.
-    """
+    """(R, P): the law fitted to each resample; ``theta`` (S, P): the fit, and other minima that a resample may fall into."""
     loss, _ = form.value_and_slope(theta[:1], data.features)
     wide = widened_residuals(form, theta[0], data, runs)
     signs = np.random.default_rng(seed).choice(WEBB, size=(resamples, int(runs.max()) + 1))[:, runs]

@@ -67,25 +67,12 @@ class Form:
         return np.array(low, dtype=np.float64), np.array(high, dtype=np.float64)
 
     @property
-    def changes_exponent(self) -> bool:
-        """Whether the exponent of the data depends on the training context (Eq. 4)."""
-        return any(parameter.name == "delta" for parameter in self.parameters)
-
-    @property
     def sees_context(self) -> bool:
         """Whether the loss depends on the training context."""
         return any("l" in parameter.feature for parameter in self.parameters)
 
     def value_and_slope(self, theta: Array, features: dict[str, Array]) -> tuple[Array, Array]:
-        """Losses and their derivatives.
-
-        Args:
-            theta: (R, P).
-            features: name -> (n,).
-
-        Returns:
-            (R, n) nats, and (R, n, P) nats for a unit of each parameter.
-        """
+        """Losses (R, n) in nats at ``theta`` (R, P) and features name -> (n,), and their derivatives (R, n, P)."""
         slopes = np.empty((len(theta), len(features["1"]), theta.shape[1]))
         value = np.zeros(slopes.shape[:2])
         first = 0
@@ -124,7 +111,7 @@ SEVERAL_SIZES = (
 """Over model sizes: the same, with a term for the size that may interact with the context or with the data."""
 
 EVERY = Form("every", "", (FLOOR, CONTEXT, (*SIZE, NARROW), (*DATA, HARDER, SLOWER, FALLING, FASTER)))
-"""Contains all the others, so that laws of several forms can be in one ensemble."""
+# Contains all the others, so that laws of several forms can be in one ensemble.
 ABSENT = -300.0  # logarithm of the scale of a term that a form does not have
 
 
@@ -160,13 +147,9 @@ class Law:
     centre: Array
 
     def loss(self, context: ArrayLike, parameters: ArrayLike, tokens: ArrayLike) -> Array:
-        """Best-context loss, nats per token.
+        """Best-context loss, nats per token, in the common shape of the arguments.
 
-        Args:
-            context, parameters, tokens: of shapes that broadcast; for an ensemble the first axis of the common shape is R or 1.
-
-        Returns:
-            The common shape; for an ensemble (R, ...).
+        For an ensemble the first axis of that shape is R or 1, and the loss is (R, ...).
         """
         features = features_of(self.centre, context, parameters, tokens)
         total: Array = np.zeros(1)

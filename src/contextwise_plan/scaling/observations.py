@@ -1,21 +1,15 @@
-"""The points of a sweep that a law is fitted to, from its folder or from its table.
+"""The points of a sweep that a law is fitted to, from its folder or from its table, one small JSON file.
 
-The table is one small JSON file, from which ``contextwise plan budget`` plans as from the folder. The loss over each held-out
-document is part of it, so that contexts can be compared paired by document.
-
-At a constant rate early points are left out: those of the warm-up, and those before :data:`EARLY` of a run's own tokens. Their
-loss depends on the start of the learning rate more than on scale, and it is high, so that they would have the largest weight.
-Finished runs that have decayed all count.
-
-The points of one model size, context and seed have their beginning in common: they are one *run* here, whether they were
-measured along it or are the ends of branches.
+At a constant rate early points are left out: their loss depends on the start of the learning rate more than on scale, and it is
+high, so that they would have the largest weight. The points of one model size, context and seed have their beginning in common:
+they are one *run* here, whether they were measured along it or are the ends of branches.
 """
 
 import contextlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +20,8 @@ from pydantic import BaseModel
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.estimates import counted
 from contextwise.base.files import atomic_write, read_json
-from contextwise.base.runs import comparable, differing_keys
 from contextwise.base.schemas import Count, Number, matching
 from contextwise.data import Corpus
-from contextwise.experiments.grid import size_name
 from contextwise.training.hyperparameters import in_steps
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array
@@ -37,19 +29,11 @@ from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, run_points, swee
 from contextwise_plan.sweeps.sweep import FEWEST_CONTEXTS, Sweep
 
 EARLY = 0.05  # share of a run's tokens before which its points are left out
-WARM_UPS = 2
-"""Points before this multiple of the warm-up are left out."""
+WARM_UPS = 2  # points before this multiple of the warm-up are left out
 FEWEST_BUDGETS = 3
 _SHOWN = 5
-RATE = "training.learning_rate"  # may differ between model sizes, not within one
-VARIED = {"name", "seed", "data.context"}
-VARIED |= {f"model.{name}" for name in ("size", "layers", "width", "heads", "max_context")}
-VARIED |= {f"training.{name}" for name in ("steps", "tokens", "micro_batch_tokens")}
-VARIED |= {f"training.{name}_every" for name in ("curve", "log", "evaluate")}
-"""Settings in which the runs of a sweep may differ."""
 TABLE = "the table of a sweep"
-OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}
-"""Settings in which the runs of a sweep differ: the points of a table say what they are."""
+OF_A_RUN = {"context", "steps", "tokens", "branches", "trunk"}  # settings in which the runs of a sweep differ
 
 
 @dataclass(frozen=True)
@@ -70,37 +54,27 @@ class Observations:
     loss: Array
     runs: list[str]  # one for each size, context and seed, with the id of the longest
     sizes: list[str]  # by parameters
-    model: dict[str, dict[str, Any]]  # ``model`` of a recipe for each size, by name
-    left_out: int = 0  # how many early points
+    points: tuple[SweepPoint, ...]  # the n points themselves
+    shown: tuple[SweepPoint, ...]  # with the early ones that were left out, as the sweep's page shows them
+    planned: dict[str, list[int]]  # all training contexts of each size, also unmeasured ones
     constant_rate: bool = False  # whether the points are readings at a constant learning rate
-    points: tuple[SweepPoint, ...] = ()  # the n points themselves
-    shown: tuple[
-        SweepPoint, ...
-    ] = ()  # with those that were left out, as the sweep's page shows them, if there are any
-    planned: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # all training contexts of each size, also unmeasured ones
 
     def __len__(self) -> int:
         return len(self.run)
 
-    def where(self, kept: NDArray[np.bool_]) -> "Observations":
-        """Some of the points; runs and sizes without points are dropped."""
-        columns: dict[str, Any] = {name: getattr(self, name)[kept] for name in _COLUMNS}
-        runs, columns["run"] = np.unique(self.run[kept], return_inverse=True)
-        sizes, columns["size"] = np.unique(self.size[kept], return_inverse=True)
-        points = tuple(point for point, keep in zip(self.points, kept, strict=True) if keep)
-        columns |= {"runs": [self.runs[i] for i in runs], "sizes": [self.sizes[i] for i in sizes]}
-        return replace(self, points=points, shown=(), **columns)
-
     def landscape(self, unit: str = "flops") -> Landscape:
         """The losses and optima over the budgets, as the page of the sweep shows them."""
-        return Landscape(self.shown or self.points, unit, {size: self.planned[size] for size in self.sizes})
+        return Landscape(self.shown, unit, {size: self.planned[size] for size in self.sizes})
 
     def findings(self, unit: str = "flops") -> str:
         """What the points show without a law, to end a message with."""
         said = " ".join(self.landscape(unit).findings())
         return f". Measured, without a law: {said}" if said else ""
+
+    @property
+    def left_out(self) -> int:
+        """How many early points."""
+        return len(self.shown) - len(self.points)
 
     @property
     def size_parameters(self) -> Array:
@@ -113,19 +87,10 @@ class Observations:
         return np.array([np.log(x).mean() for x in (self.context, self.parameters, self.tokens)])
 
 
-_COLUMNS = ("context", "parameters", "tokens", "flops", "seconds", "loss")
-
-
 def read_observations(path: Path, early: float = EARLY, partial: bool = False) -> Observations:
-    """The points of a sweep's folder that a law is fitted to.
+    """The points of a sweep's folder that a law is fitted to; those of unfinished runs only with ``partial``.
 
-    Args:
-        early: share of a run's tokens before which its points are left out.
-        partial: use the measurements of unfinished runs.
-
-    Raises:
-        CheckpointError: there is no sweep, or some of its runs are not finished.
-        DataError: losses that are not finite, no losses, or runs that differ in more than size, context, data and seed.
+    ``early``: share of a run's tokens before which its points are left out.
     """
     sweep = Sweep.open(path)
     states = {state.run.id: state.state for state in sweep.states()}
@@ -137,12 +102,10 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
             f"{'is' if len(missing) == 1 else 'are'} missing ({', '.join(missing[:_SHOWN])}{more}); run the sweep again, or "
             "plan from the finished part with --partial"
         )
-    folders = sweep_folders(sweep)
-    recipes = {folder.path.name: folder.recipe() for folder in folders}
     kept, every = list[SweepPoint](), list[SweepPoint]()
-    models, constant = {}, False
-    for folder in folders:
-        points, recipe = run_points(folder.path, ends=True), recipes[folder.path.name]
+    constant = False
+    for folder in sweep_folders(sweep):
+        points, recipe = run_points(folder.path, ends=True), folder.recipe()
         schedule = recipe.get("training", {}).get("schedule")
         constant |= schedule == "constant"
         every += points
@@ -156,7 +119,6 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         warmup = in_steps(recipe.get("training", {}).get("warmup_steps", 0), last)
         first = max(WARM_UPS * warmup, early * last) if schedule in ("constant", None) else 0
         kept += [point for point in points if point.step >= first]
-        models.update({point.size: recipe["model"] for point in points})
     if not kept and every:
         raise DataError(
             f"all {len(every)} measurements of {path} are before {WARM_UPS} times the warm-up, where the loss does not depend "
@@ -164,16 +126,11 @@ def read_observations(path: Path, early: float = EARLY, partial: bool = False) -
         )
     if not kept:
         raise DataError(f"the runs of {path} have measured no context curves yet; run the sweep first")
-    _refuse_other_differences(path, recipes)
-    about = {"left_out": len(every) - len(kept), "constant_rate": constant, "planned": sweep.contexts}
-    about |= {"shown": tuple(every)} if len(every) > len(kept) else {}
-    return observations(kept, models, **about)
+    return observations(kept, shown=tuple(every), constant_rate=constant, planned=sweep.contexts)
 
 
-def observations(
-    points: list[SweepPoint], models: dict[str, dict[str, Any]] | None = None, **about: Any
-) -> Observations:
-    """Points as columns; ``about``: further fields, of which ``planned`` is by default the contexts of the points."""
+def observations(points: list[SweepPoint], **about: Any) -> Observations:
+    """Points as columns; ``about``: further fields, by default of these points and their contexts."""
     fewest: dict[str, int] = {}
     for point in points:
         fewest[point.size] = min(point.parameters, fewest.get(point.size, point.parameters))
@@ -184,13 +141,14 @@ def observations(
             longest[point.cell] = point
     runs = sorted(point.run for point in longest.values())
     columns: dict[str, Any] = {
-        name: np.array([getattr(point, name) for point in points], dtype=np.float64) for name in _COLUMNS
+        name: np.array([getattr(point, name) for point in points], dtype=np.float64)
+        for name in ("context", "tokens", "flops", "seconds", "loss")
     }
     columns["parameters"] = np.array([fewest[point.size] for point in points], dtype=np.float64)
     run = np.array([runs.index(longest[point.cell].run) for point in points])
     size = np.array([sizes.index(point.size) for point in points])
     planned = {size: sorted({point.context for point in points if point.size == size}) for size in sizes}
-    columns |= {"model": models or {}, "points": tuple(points), "planned": planned}
+    columns |= {"points": tuple(points), "shown": tuple(points), "planned": planned}
     return Observations(run, size, runs=runs, sizes=sizes, **columns | about)
 
 
@@ -219,57 +177,23 @@ def check_enough(observed: Observations) -> None:
         )
 
 
-def _refuse_other_differences(path: Path, recipes: dict[str, dict[str, Any]]) -> None:
-    """Refuse runs that differ in settings other than size, context and tokens, which the law does not model."""
-    first: dict[str, dict[str, Any]] = {}
-    everywhere = next(iter(recipes.values()))
-    for recipe in recipes.values():
-        of_size = first.setdefault(size_name(recipe["model"]), recipe)
-        other = differing_keys(comparable(everywhere), comparable(recipe)) - VARIED - {RATE}
-        other |= {RATE} & differing_keys(of_size, recipe)
-        if other:
-            raise DataError(
-                f"the runs of {path} differ in {', '.join(sorted(other))} as well, which the law of context, size and data "
-                "does not know; plan from a sweep in which that is the same for all runs"
-            )
-
-
-class DocumentsOfContext(BaseModel):
-    """The held-out documents of a training context, and their targets."""
-
-    ids: list[Count]
-    targets: list[Count]
-
-
-class SharedRecipe(BaseModel):
-    """What the recipes of all runs share."""
-
-    data: dict[str, Any]
-    training: dict[str, Any]
-
-
 class SweepTable(BaseModel):
     """What :func:`write_table` writes."""
 
     name: str
-    recipe: SharedRecipe
+    recipe: dict[str, dict[str, Any]]  # what those of all runs share
     corpus_sha256: str
     median_document: Number | None
-    models: dict[str, dict[str, Any]]
     planned: dict[str, list[Count]]
     constant_rate: bool
-    documents: dict[str, DocumentsOfContext]
+    documents: dict[str, dict[str, list[Count]]]  # of each context: their ids and targets
     columns: list[str]
     points: list[list[Any]]
     early: list[list[Any]]
 
 
 def write_table(observed: Observations, path: Path, folder: Path) -> None:
-    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on.
-
-    Raises:
-        ConfigError: there is another file, which would be lost.
-    """
+    """Write the points of the sweep in a folder, with the settings that their runs share and what they were trained on."""
     if path.exists():
         try:
             read_table(path)
@@ -296,7 +220,6 @@ def write_table(observed: Observations, path: Path, folder: Path) -> None:
         "recipe": shared,
         "corpus_sha256": sweep.corpus,
         "median_document": median,
-        "models": observed.model,
         "planned": observed.planned,
         "constant_rate": observed.constant_rate,
         "documents": documents,
@@ -314,19 +237,15 @@ def _rows(points: Iterable[SweepPoint]) -> str:
 
 
 def read_table(path: Path) -> Observations:
-    """Read what :func:`write_table` wrote.
-
-    Raises:
-        DataError: there is no such file, or it is no table of a sweep.
-    """
+    """Read what :func:`write_table` wrote; a :class:`DataError` for another file."""
     values = read_json(path, TABLE)
     try:
         matching(SweepTable, values)
         points, early = ([_point(values, row) for row in values[name]] for name in ("points", "early"))
         if not points:
             raise ValueError("it has no points")
-        about = {name: values[name] for name in ("planned", "constant_rate")} | {"left_out": len(early)}
-        return observations(points, values["models"], shown=(*points, *early) if early else (), **about)
+        about = {name: values[name] for name in ("planned", "constant_rate")}
+        return observations(points, shown=(*points, *early), **about)
     except ValueError as error:
         raise DataError(
             f"{path} is no table of a sweep ({error}); give a file that contextwise plan budget --table wrote"
@@ -336,9 +255,9 @@ def read_table(path: Path) -> Observations:
 def _point(values: dict[str, Any], row: list[Any]) -> SweepPoint:
     """A row as a point; a ValueError if it is none."""
     known = dict(zip(values["columns"], row, strict=True))
-    documents = values["documents"].get(str(known.get("context")))
-    if documents is None:
-        raise ValueError(f"documents lacks the context {known.get('context')}")
+    documents = values["documents"].get(str(known.get("context")), {})
+    if not {"ids", "targets"} <= {*documents}:
+        raise ValueError(f"documents lacks those of the context {known.get('context')}")
     known |= {"document_ids": documents["ids"], "document_targets": documents["targets"]}
     point = matching(SweepPoint, known)
     if len(point.document_nats) not in (0, len(point.document_targets)):

@@ -1,11 +1,8 @@
 """The minimum of a law at a budget, over model size and context; tokens follow from the budget and the cost of a token.
 
-Each size's cost of a token, in FLOPs or in measured seconds, is linear in the context (weights, and attention over full rows),
-through the costs that the sweep's points measured; between sizes the two coefficients are power laws of the parameters,
-extrapolated beyond the first and the last size.
-
-The minimum is that of a grid over size and context, then of smaller grids around each law's own best point; all laws of an
-ensemble at once.
+Each size's measured cost of a token is linear in the context (weights, and attention over full rows); between sizes and beyond
+them the two coefficients are power laws of the parameters. The minimum is that of a grid over size and context, then of smaller
+grids around each law's own best point; all laws of an ensemble at once.
 
 Legend: R laws side by side, K sizes, M contexts.
 """
@@ -32,10 +29,8 @@ class Cost:
 
     def per_token(self, parameters: ArrayLike, context: ArrayLike) -> Array:
         """Cost of a token; shapes broadcast."""
-        log_n = np.log(np.asarray(parameters, dtype=np.float64))
-        return np.exp(self._between(log_n, self.base)) + np.exp(self._between(log_n, self.slope)) * np.asarray(
-            context, dtype=np.float64
-        )
+        log_n, context = np.log(np.asarray(parameters, dtype=np.float64)), np.asarray(context, dtype=np.float64)
+        return np.exp(self._between(log_n, self.base)) + np.exp(self._between(log_n, self.slope)) * context
 
     def _between(self, log_n: Array, values: Array) -> Array:
         """ln of a coefficient: linear in ln N between the sizes, extrapolated beyond."""
@@ -48,11 +43,7 @@ class Cost:
 
 
 def measured_cost(observed: Observations, unit: str) -> Cost:
-    """Costs from the points: what a run spent (``flops`` or ``seconds``), divided by its tokens, at its last point.
-
-    Raises:
-        DataError: a point cost nothing.
-    """
+    """Costs from the points: what a run spent (``flops`` or ``seconds``), divided by its tokens, at its last point."""
     if not (getattr(observed, unit) > 0).all():
         raise DataError(f"the sweep measured points at which no {unit} had been spent; its metrics are damaged")
     lines = []

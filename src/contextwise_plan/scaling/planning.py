@@ -17,12 +17,8 @@ from contextwise_plan.scaling.trend import METHOD, fit_trend
 
 FREE_SIZES = 3  # number of sizes from which the plan also recommends sizes between and beyond them
 FARTHEST = 30.0  # a budget beyond this multiple of the sweep's largest FLOPs is refused without ``far``
-CONTEXTS_BEYOND = (
-    8.0  # contexts are searched up to this multiple of the sweep's longest, and down to half of its shortest
-)
-SIZES_BEYOND = (
-    30.0  # sizes are searched up to this multiple of the sweep's largest, and down to a quarter of its smallest
-)
+CONTEXTS_BEYOND = 8.0  # contexts are searched up to this multiple of the longest, and down to half of the shortest
+SIZES_BEYOND = 30.0  # sizes are searched up to this multiple of the largest, and down to a quarter of the smallest
 LONG = 10.0  # an extrapolation in one direction beyond this factor gets a note
 WIDE = 8.0  # an interval of the context wider than this factor gets a note
 LEAST_SHARE = 0.01  # resamples at a bound of the search get a note from this share on
@@ -62,27 +58,19 @@ class Plan:
     seconds: float
     each_size: list[Recommendation]  # the best context of each size of the sweep that has a measured one
     rounded: tuple[int, float]  # the power of two nearest to the context, and what it loses against it, nats
-    extrapolation: dict[
-        str, float
-    ]  # of flops, context, parameters and tokens: the recommended over the sweep's largest
+    extrapolation: dict[str, float]  # of flops, context, parameters and tokens: over the sweep's largest
     trend: str  # why this context, in words
     growth: Estimate  # the power of the budget with which the best context grows
     prior_weight: float  # share of the prior in it
-    measured: list[
-        str
-    ]  # what the sweep's points say of each size's best context, without a law, as on the sweep's page
+    measured: list[str]  # what the points say of each size's best context, without a law, as on the sweep's page
     notes: list[str]
 
 
 def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
-    """The best size, context and tokens for a budget.
+    """The best size, context and tokens for a budget, beyond thirty times the sweep's FLOPs only if ``far``.
 
-    Args:
-        far: answer beyond thirty times the sweep's FLOPs too.
-
-    Raises:
-        DataError: the budget is too far from the sweep, or the best context is not near its contexts, or was not between two of
-            them at any budget for the size that is recommended.
+    A DataError if the budget is too far from the sweep, or the best context is not near its contexts, or was not between two of
+    them at any budget for the size that is recommended.
     """
     observed, own = analysis.observed, analysis.observed.size_parameters
     laws, bounds = (analysis.law, analysis.ensemble), context_bounds(analysis)
@@ -204,14 +192,18 @@ def _optimum(analysis: Analysis, law: Law, cost: Cost, amount: float, free: bool
 
 def _recommendation(analysis: Analysis, optima: list[Optimum], size: str | None, reach: float) -> Recommendation:
     """From the optima of the law and of its ensemble at the trend's contexts; ``reach``: of the budget."""
-    centre, samples = map(vars, optima)
-    samples = samples | {"loss": np.exp(analysis.beyond(np.log(samples["loss"]), reach))}
-    methods = {"context": {"method": METHOD}}
-    parameters, *others = (
-        ensemble_estimate(centre[name][0], samples[name], analysis.confidence, **methods.get(name, {}))
-        for name in ("parameters", "context", "tokens", "loss")
+    centre, samples = optima
+
+    def estimate(name: str, values: Array, **method: str) -> Estimate:
+        return ensemble_estimate(getattr(centre, name)[0], values, analysis.confidence, **method)
+
+    return Recommendation(
+        size,
+        estimate("parameters", samples.parameters) if len(analysis.observed.sizes) > 1 else None,
+        estimate("context", samples.context, method=METHOD),
+        estimate("tokens", samples.tokens),
+        estimate("loss", np.exp(analysis.beyond(np.log(samples.loss), reach))),
     )
-    return Recommendation(size, parameters if len(analysis.observed.sizes) > 1 else None, *others)
 
 
 def _check_reach(spent: Array, budget: Budget, far: bool) -> None:

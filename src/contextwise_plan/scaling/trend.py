@@ -1,15 +1,11 @@
 """The trend of the best training context: where a sweep measured it, and how it grows with the budget (docs/plan.md).
 
-ln l = c + g ln F + h ln N is fitted to the measured best contexts l, over budgets F and sizes N:
-
     y_i = c + g f_i + h n_i + Σ_r a_ir d_r + e_i,    d_r ~ N(0, ρ²),    e_i ~ N(0, σ²)
 
-g and h have a normal prior, what other sweeps measured. e_i is the scatter of a budget around the trend; the posterior of σ is
-computed on a grid, and given σ everything else is normal. d_r is by how much the losses of a size at a context are off at all
-budgets alike, since these are the same run further trained, on the same documents; the lowest point follows them with the
-weights a_ir of its parabola. ρ is the deviation of the losses from the parabolas.
-
-Legend: n measured optima, K values of σ, S samples.
+y, f and n are ln of the measured best contexts, budgets and sizes; g and h have a normal prior. e_i is the scatter of a budget;
+the posterior of σ is computed on a grid, and given σ everything else is normal. d_r is by how much the losses of a size at a
+context are off at all budgets alike, since these are one run; the lowest point follows them with the weights a_ir of its
+parabola. ρ is the deviation of the losses from the parabolas. Legend: n measured optima, K values of σ, S samples.
 """
 
 from collections import Counter
@@ -149,9 +145,7 @@ class Reading(NamedTuple):
 
     context: float  # in tokens
     curve: float  # coefficient of (ln l)² of the parabola
-    slopes: Mapping[
-        float, float
-    ]  # by how much the parabola's slope at the lowest loss changes with each context's loss
+    slopes: Mapping[float, float]  # by how much its slope at the lowest loss changes with each context's loss
     squares: float  # sum of the squared residuals of the losses
     freedom: int  # their degrees of freedom
 
@@ -159,8 +153,7 @@ class Reading(NamedTuple):
 def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEASURED) -> Trend:
     """The trend of the best contexts that a sweep measured, over budgets of ``flops`` or ``seconds``.
 
-    Raises:
-        DataError: at no budget was the best context of any size between two others.
+    A DataError if at no budget the best context of any size was between two others.
     """
     by_size = [measured_optima(observed, size, unit) for size in observed.sizes]
     located = [size for size, optima in enumerate(by_size) if optima]
@@ -186,9 +179,8 @@ def fit_trend(observed: Observations, unit: str = "flops", powers: Powers = MEAS
     for spread in SPREADS:
         inverse = np.linalg.inv(design.T @ design / spread**2 + precision)
         mean = inverse @ (design.T @ log_l / spread**2 + precision @ prior_mean)
-        squares = np.square(log_l - design @ mean).sum() / spread**2 + (mean - prior_mean) @ precision @ (
-            mean - prior_mean
-        )
+        off = mean - prior_mean
+        squares = np.square(log_l - design @ mean).sum() / spread**2 + off @ precision @ off
         determinant = np.linalg.slogdet(inverse)[1] - 2 * len(log_l) * np.log(spread)
         of_spread = -powers.freedom * (2 * np.log(spread) + (powers.spread / spread) ** 2)
         logs.append((determinant - squares + of_spread) / 2)  # on a grid that is even in ln σ
@@ -229,15 +221,14 @@ def measured_optima(observed: Observations, size: str, unit: str = "flops") -> l
     """
     own = [point for point in observed.points if point.size == size]
     landscape = Landscape(own, unit, {size: observed.planned[size]})
-    inside = [i for i, optima in enumerate(landscape.optima) if size in optima and optima[size].inside]
     located = []
-    for i in inside:
-        contexts, losses = np.array(
-            sorted((cell.context, cell.loss) for cell in landscape.cells[i]), dtype=np.float64
-        ).T
+    for budget, optima, cells in zip(landscape.budgets.tolist(), landscape.optima, landscape.cells, strict=True):
+        if size not in optima or not optima[size].inside:
+            continue
+        contexts, losses = np.array(sorted((cell.context, cell.loss) for cell in cells), dtype=np.float64).T
         reading = lowest_point(contexts, losses)
         if not np.isclose(reading.context, contexts[[0, -1]], rtol=1e-9).any():
-            located.append((float(landscape.budgets[i]), reading))
+            located.append((budget, reading))
     measured = Counter(point.cell for point in own)
     count = max(1, round(float(np.median(list(measured.values()))) * len(located) / len(landscape.budgets)))
     steps = np.unique(np.linspace(0, len(located) - 1, count).round()).astype(int).tolist() if located else []

@@ -1,7 +1,7 @@
 """The figures of a sweep's page, as Plotly figures without colours, and its results in sentences.
 
-Those that a control changes are laid out here and filled by the page's script, from the numbers that :func:`landscape_json` and
-:func:`curves_json` give it.
+Those that a control changes are laid out here and filled by the page's script, from the numbers of
+:func:`landscape_json`.
 """
 
 import math
@@ -15,31 +15,17 @@ from contextwise.base.estimates import count, counted
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.reports.page import SYMBOLS, figure, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
-from contextwise_plan.sweeps.page_data import CurveLine, SweepData
 from contextwise_plan.tracks import budget_words, power_of_ten
 
 UNIT_NAMES = {"flops": "FLOPs", "seconds": "training time", "tokens": "tokens"}
 APART = 0.06  # distance, in doublings, between lines at the same context, so that none hides another
 DECADES = 2.0  # of a budget's axis; a longer one has ticks at the powers of ten alone, which a phone has room for
-MOST_TICKS = 10
-SHORTEST_SHOWN = 16  # visible tokens: the steep start of the curves does not set the vertical axis
 
 
 def loss_figure(contexts: Sequence[int]) -> dict[str, Any]:
     """Best-context loss against training context; the traces come from the script."""
     axis = _context_axis(contexts, "training context, tokens")
     return figure(xaxis=axis, yaxis={"title": "best-context loss, nats per token", "nticks": 7})
-
-
-def curves_figure(curves: Sequence[CurveLine]) -> dict[str, Any]:
-    """Context curves; the traces come from the script."""
-    longest = max(curve.bins[-1][1] for curve in curves)
-    doublings = range(3, longest.bit_length() + 1)
-    powers = [2**power for power in doublings[:: 1 if len(doublings) <= MOST_TICKS else 2]] or [longest]
-    axis = _context_axis(powers, "visible tokens", high=longest)
-    left, right = np.log10(min(SHORTEST_SHOWN / 2, longest / 8)), axis["range"][1]
-    axis["range"] = [left, right + 0.08 * (right - left)]
-    return figure(xaxis=axis, yaxis={"title": "loss, nats per token", "nticks": 7}, showlegend=False)
 
 
 def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, Any]:
@@ -100,15 +86,6 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
     }
 
 
-def curves_json(curves: Sequence[CurveLine]) -> list[dict[str, Any]]:
-    """The curves with the position of each bin on a logarithmic axis: the geometric mean of its ends."""
-    names = ("label", "group", "series", "context", "bins", "losses", "intervals")
-    return [
-        {name: getattr(curve, name) for name in names} | {"x": np.sqrt(np.prod(curve.bins, axis=1)).tolist()}
-        for curve in curves
-    ]
-
-
 def _words(landscape: Landscape, contexts: Sequence[int | None]) -> list[str]:
     """The context at each step with its budget; empty where there is none."""
     return [
@@ -121,9 +98,9 @@ def _measured_contexts(landscape: Landscape) -> list[int]:
     return sorted({cell.context for some in landscape.cells for cell in some})
 
 
-def _context_axis(contexts: Sequence[int], title: str, high: float | None = None) -> dict[str, Any]:
+def _context_axis(contexts: Sequence[int], title: str) -> dict[str, Any]:
     """A logarithmic axis with a tick at each context."""
-    limits = np.log10([min(contexts) / 2**0.5, high or max(contexts) * 2**0.5]).tolist()
+    limits = np.log10([min(contexts) / 2**0.5, max(contexts) * 2**0.5]).tolist()
     ticks = {"tickmode": "array", "tickvals": list(contexts), "ticktext": list(map(token_count, contexts))}
     return {"type": "log", "title": title, **ticks, "range": limits, "minor": {"ticks": ""}}
 
@@ -148,7 +125,7 @@ def _budget_axis(landscape: Landscape) -> dict[str, Any]:
 def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]]) -> list[str]:
     """The overall optimum at one budget, that of each size, and what was not measured."""
     cells, optima = landscape.cells[step], landscape.optima[step]
-    sentences = [_overall(landscape.overall[step])]
+    sentences = [overall_sentence(landscape.overall[step])]
     sentences += [optima[size].sentence() for size in planned if size in optima]
     sentences += one_seed_note(optimum for optimum in optima.values() if optimum.decided)
     measured, missing = {(cell.size, cell.context) for cell in cells}, []
@@ -160,7 +137,8 @@ def sentences_at(landscape: Landscape, step: int, planned: dict[str, list[int]])
     return [sentence for sentence in sentences if sentence]
 
 
-def _overall(best: Optimum | None) -> str:
+def overall_sentence(best: Optimum | None) -> str:
+    """What the points say of the best size and context at a budget."""
     if best is None:
         return "No size was measured with two contexts at this budget, so there is no optimum."
     pair = f"{best.cell.size} with a context of {in_tokens(best.cell.context)}"
@@ -181,18 +159,6 @@ def _loss(cell: Cell) -> str:
     return f"{cell.loss:.4f}{half} nats per token{documents}{seeds}"
 
 
-def sweep_verdict(data: SweepData) -> list[str]:
-    """Paragraphs: the optimum at the largest budget that decides it, the best context of each size, what was not compared."""
-    landscape = data.landscapes[0]
-    step = landscape.last_decided
-    overall = f"At {budget_words(landscape.unit, landscape.budgets[step])}: {_overall(landscape.overall[step])}"
-    axes = {"training context": len(data.contexts), "model size": len(data.sizes)}
-    limits = [
-        f"This sweep has one {name}, so others were not compared." for name, number in axes.items() if number == 1
-    ]
-    return [overall, *landscape.findings(), *limits]
-
-
 def window_words(landscape: Landscape) -> str:
     """The window of the smoothing, in words."""
     if len(landscape.budgets) < 2:
@@ -200,25 +166,3 @@ def window_words(landscape: Landscape) -> str:
     ratio = (landscape.budgets[1] / landscape.budgets[0]) ** landscape.reach
     steps = f"{2 * landscape.reach + 1} of {len(landscape.budgets)} steps"
     return f"{steps}, from the budget divided by {ratio:.2f} to {ratio:.2f} times it"
-
-
-def missing_sentences(data: SweepData) -> list[str]:
-    """Which runs are missing, unfinished or failed, and measurements that were left out."""
-    sentences = []
-    drawn = {point.run for point in data.points}
-    partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
-    for kind, meaning in (
-        ("failed", "failed"),
-        ("unfinished", f"unfinished, {'drawn as far as measured' if partly else 'not drawn'}"),
-        ("missing", "not begun"),
-    ):
-        runs = [state.run.id for state in data.states if state.state == kind]
-        if runs:
-            sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
-    finished = {state.run.id for state in data.states if state.state == "finished"}
-    silent = finished - {point.run for point in data.points}
-    if silent:
-        sentences.append(f"{counted(len(silent), 'finished run')} measured no curve: {', '.join(sorted(silent))}.")
-    if data.dropped:
-        sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
-    return sentences

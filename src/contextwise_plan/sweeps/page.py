@@ -1,64 +1,116 @@
 """The page of a sweep: the optimal training context and model size at each budget, as one interactive HTML file."""
 
+import math
 import shlex
-from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
+import yaml
+
+from contextwise.base.config import read_yaml
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import count, counted
+from contextwise.base.files import read_json
 from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
 from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise.experiments.folder import RunState
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
 from contextwise_plan.optimum import CELL_COLUMNS, Landscape
-from contextwise_plan.sweeps.figures import (
-    budget_words,
-    curves_figure,
-    curves_json,
-    landscape_json,
-    loss_figure,
-    missing_sentences,
-    sweep_verdict,
-    window_words,
-)
-from contextwise_plan.sweeps.page_data import SweepData
-from contextwise_plan.sweeps.points import COLUMNS
+from contextwise_plan.scaling.observations import TABLE, read_table
+from contextwise_plan.sweeps.figures import UNIT_NAMES, landscape_json, loss_figure, overall_sentence, window_words
+from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, sweep_points
+from contextwise_plan.sweeps.sweep import Sweep
+from contextwise_plan.tracks import budget_words
 
 SHOWN_BUDGETS = 6
 LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
 CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
-CURVE_HEAD = ["group", "run", "visible_from", "visible_to", "loss", "low", "high"]
+
+
+class SweepData:
+    """A sweep, read from its folder, finished or not, or from its table.
+
+    ``points`` are those whose loss is a number, ``planned`` all training contexts of each size, ``landscapes`` one a kind of
+    budget, ``recipe`` the sweep's, as YAML (of a table what the runs share), ``dropped`` how many losses were no number. A
+    table has no ``states`` of runs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.states: list[RunState] = []
+        points = self._read_table() if path.is_file() else self._read_folder()
+        self.points = [point for point in points if math.isfinite(point.loss)]
+        self.dropped = len(points) - len(self.points)
+        if not self.points:
+            raise DataError(
+                f"no loss that the sweep {path} measured is a number: its runs diverged; lower their "
+                "learning rate and sweep again, into another folder"
+            )
+        landscapes = (Landscape(self.points, unit, self.planned) for unit in UNIT_NAMES)
+        self.landscapes = [result for result in landscapes if len(result.budgets)]
+
+    def _read_folder(self) -> list[SweepPoint]:
+        """The points of the folder."""
+        path, sweep, points = self.path, Sweep.open(self.path), sweep_points(self.path)
+        self.states = sweep.states()
+        if not points:
+            done = ", ".join(f"{count} {state}" for state, count in sweep.count().items() if count)
+            raise ConfigError(
+                f"no run of the sweep {path} has measured a context curve yet ({done}); resume it with contextwise plan sweep, "
+                "then make the page again"
+            )
+        self.sizes, self.planned = sweep.sizes, sweep.contexts
+        self.recipe, recipe = (path / "sweep.yaml").read_text(encoding="utf-8"), read_yaml(path / "sweep.yaml")
+        self.name = str(recipe.get("name") or path.resolve().name)
+        self.corpus = str(((recipe.get("base") or {}).get("data") or {}).get("corpus", ""))
+        return points
+
+    def _read_table(self) -> list[SweepPoint]:
+        """The points of the table."""
+        observed, about = read_table(self.path), read_json(self.path, TABLE)
+        self.sizes = dict(zip(observed.sizes, observed.size_parameters.astype(int).tolist(), strict=True))
+        self.planned = {size: observed.planned[size] for size in observed.sizes}
+        self.recipe, self.name = yaml.safe_dump(about["recipe"], sort_keys=False), about["name"]
+        self.corpus = str(about["recipe"].get("data", {}).get("corpus", ""))
+        return list(observed.points)
+
+    @property
+    def contexts(self) -> list[int]:
+        """All training contexts of the grid, ascending."""
+        return sorted({context for some in self.planned.values() for context in some})
+
+
+def sweep_verdict(data: SweepData) -> list[str]:
+    """Paragraphs: the optimum at the largest budget that decides it, the best context of each size, what was not compared."""
+    landscape = data.landscapes[0]
+    step = landscape.last_decided
+    overall = f"At {budget_words(landscape.unit, landscape.budgets[step])}: {overall_sentence(landscape.overall[step])}"
+    axes = {"training context": len(data.contexts), "model size": len(data.sizes)}
+    limits = [
+        f"This sweep has one {name}, so others were not compared." for name, number in axes.items() if number == 1
+    ]
+    return [overall, *landscape.findings(), *limits]
 
 
 def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> list[Path]:
     """Write the page of a sweep, and its tables.
 
-    Args:
-        sweep: its folder, or its table, of which the page shows the points alone.
-        path: the page.
-        tables: a folder for the tables as CSV files, if wanted.
-
-    Returns:
-        The CSV files.
-
-    Raises:
-        CheckpointError: there is no sweep.
-        ConfigError: nothing was measured yet; ``path`` is a folder.
-        DataError: a file is damaged, or cannot be written.
+    ``sweep`` is its folder, or its table, of which the page shows the points alone. The CSV files in the folder ``tables``, if
+    wanted, are returned.
     """
     page.check_file(path)
     data = SweepData(sweep)
     contexts = data.contexts
     interval = " to ".join(token_count(context) for context in sorted({contexts[0], contexts[-1]}))
-    numbers = {"run": data.runs, "model size": len(data.sizes), "training context": len(contexts)}
+    number = len(data.states) or len({point.run for point in data.points})
+    numbers = {"run": number, "model size": len(data.sizes), "training context": len(contexts)}
     runs, *axes = (counted(number, what) for what, number in numbers.items())
     subtitle = f"{runs}: {', '.join(axes)} ({interval} tokens); corpus {data.corpus}."
     sections = [
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("Context curves", _curves(data)),
         Section("The runs", [runs_table(data)] if data.states else []),
         Section("How it was made", _making(data)),
     ]
@@ -67,7 +119,6 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
         "sizes": list(data.sizes),
         "contexts": {str(context): token_count(context) for context in contexts},
         "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
-        "curves": curves_json(data.curves),
     }
     result = sweep_verdict(data)
     Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
@@ -75,7 +126,16 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
 
 
 def _missing(data: SweepData) -> list[Part]:
-    sentences = missing_sentences(data)
+    """Which runs are missing, unfinished or failed and why, and measurements that were left out."""
+    drawn = {point.run for point in data.points}
+    partly = any(state.run.id in drawn for state in data.states if state.state == "unfinished")
+    unfinished = f"unfinished, {'drawn as far as measured' if partly else 'not drawn'}"
+    sentences = []
+    for kind, meaning in {"failed": "failed", "unfinished": unfinished, "missing": "not begun"}.items():
+        if runs := [state.run.id for state in data.states if state.state == kind]:
+            sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
+    if data.dropped:
+        sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
     reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
     failures = [page.details(f"{run}: why it failed", page.code(reason)) for run, reason in reasons.items()]
     return [page.bullets(sentences), *failures] if sentences else []
@@ -121,23 +181,6 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     )
     note = page.missing(absent, ' id="no-context" hidden')
     return [Plot("context", figure(), label, caption), note]
-
-
-def _curves(data: SweepData) -> list[Part]:
-    if not data.curves:
-        return [
-            page.missing("No run has a context curve." if data.states else "The sweep's table has no context curves.")
-        ]
-    caption = page.markup(
-        "Mean loss, nats per token, by the number of tokens that a prediction sees; each line ends at its training context, "
-        "which is its colour, from blue for the shortest to orange; sizes differ in dashes. Only the last tenth of each line "
-        "is measured on the same targets for all runs. Dotted: measured afterwards by <code>contextwise curve</code>, on its "
-        "own windows, with 95% intervals. A double click shows all, "
-        "the steep start included."
-    )
-    label = "Loss at each number of visible tokens, a line for each run that is switched on"
-    switches = Markup('<div id="switches" class="switches"></div>\n')
-    return [Plot("curves", curves_figure(data.curves), label, caption, controls=switches)]
 
 
 def _making(data: SweepData) -> list[Part]:
@@ -212,16 +255,7 @@ def sweep_tables(data: SweepData) -> dict[str, str]:
         "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
         "best-context-loss": csv_text(LOSS_HEAD, losses),
         "optimal-context": csv_text(CONTEXT_HEAD, contexts),
-        "curves": csv_text(CURVE_HEAD, _curve_rows(data)),
     }
-
-
-def _curve_rows(data: SweepData) -> Iterable[Sequence[Any]]:
-    """A row a run and bin."""
-    for curve in data.curves:
-        limits = curve.intervals or [(None, None)] * len(curve.bins)
-        for visible, loss, interval in zip(curve.bins, curve.losses, limits, strict=True):
-            yield [curve.group, curve.label, *visible, loss, *interval]
 
 
 def _yes(value: bool) -> str:

@@ -80,8 +80,7 @@ class RecipeOfPoint(BaseModel):
 
 
 PER_DOCUMENT = ("document_ids", "document_nats", "document_targets")
-COLUMNS = [column.name for column in fields(SweepPoint) if column.name not in PER_DOCUMENT]
-"""The columns of a table of points."""
+COLUMNS = [column.name for column in fields(SweepPoint) if column.name not in PER_DOCUMENT]  # of a table of points
 
 
 def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:

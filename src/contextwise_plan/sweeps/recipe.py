@@ -1,18 +1,13 @@
-"""The recipe of a sweep: a grid of model sizes and training contexts.
+"""The recipe of a sweep: a grid of model sizes and training contexts, as in context scaling (Section 3).
 
-The experiment is that of context scaling (Section 3): model sizes × training contexts, the tokens of a step constant while the
-context grows (so that documents per step fall), and one corpus.
-
-1. The runs of one model size, training context and seed are a *cell*; they differ in length: their budgets.
-2. With the schedule ``wsd`` each budget is a finished run whose learning rate has decayed. The longest run of a cell is the
-   trunk of the others, which train only their decay (:mod:`contextwise.training.branching`).
-3. With ``constant`` every measurement along a run stands for a smaller run that ended there, as in the source.
-4. Budgets are tokens, steps or FLOPs. FLOPs are divided by what a step of the cell costs, so that all cells have the same ones,
-   to half a step.
+The runs of one size, context and seed are a *cell*; they differ in length. With the schedule ``wsd`` each is finished, and the
+longest is the trunk of the others, which train only their decay (:mod:`contextwise.training.branching`). With ``constant``
+every measurement along a run stands for a smaller run that ended there.
 """
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +41,16 @@ COMPUTE = "training.flops"  # an axis that is no setting of a run: its steps fol
 LENGTHS = ("training.tokens", "training.steps", COMPUTE)
 AXES = ("model.size", "model.layers", "model.width", "model.heads", CONTEXT, *LENGTHS, "seed")
 """Settings that may be axes: size, context, length and seed. Everything else is the same for all runs of a sweep."""
+_EACH = "the sweep sets it for each run; leave it out"
+_SAME_TOKENS = (
+    "the runs of a sweep have the same tokens in a step at every context; set training.tokens_per_step instead"
+)
+REFUSED = (
+    ("training", "trunk", _EACH),
+    ("training", "branches", _EACH),
+    ("training", "examples_per_step", _SAME_TOKENS),
+    ("model", "pretrained", "a sweep trains each size from scratch; leave it out"),
+)
 LONG = 10**12  # tokens of a run whose length is not known yet
 CURVES = 16  # context curves along a run of constant rate, if the sweep does not say
 LearningRateRule = Literal["size", "fixed", "width"]
@@ -78,25 +83,17 @@ class SweepRecipe(Settings):
         sections = {name: base.get(name) or {} for name in ("data", "model", "training")}
         problems = [f"{name} must be a mapping" for name, value in sections.items() if not isinstance(value, dict)]
         if not problems:
-            training = sections["training"]
-            schedule = training.get("schedule", "wsd")
+            schedule = sections["training"].get("schedule", "wsd")
             if schedule not in ("wsd", "constant"):
                 problems.append(
                     f"training.schedule is {schedule!r}, but the runs of a cell share their steps before the decay; set it to "
                     "wsd, or to constant, where each point along a run represents a smaller run"
                 )
             problems += [
-                f"training.{name} is given, but the sweep sets it for each run; leave it out"
-                for name in ("trunk", "branches")
-                if training.get(name)
+                f"{section}.{name} is given, but {why}"
+                for section, name, why in REFUSED
+                if sections[section].get(name) not in (None, [])
             ]
-            if training.get("examples_per_step") is not None:
-                problems.append(
-                    "training.examples_per_step is given, but the runs of a sweep have the same tokens in a step at every "
-                    "context; set training.tokens_per_step instead"
-                )
-            if sections["model"].get("pretrained") is not None:
-                problems.append("model.pretrained is given, but a sweep trains each size from scratch; leave it out")
         if problems:
             raise ConfigError("; ".join(problems))
         return base
@@ -105,19 +102,20 @@ class SweepRecipe(Settings):
     @classmethod
     def _axes(cls, grid: dict[str, list[Any]]) -> dict[str, list[Any]]:
         problems = [] if grid else ["it is empty; give model.size and data.context values"]
-        seen: set[str] = set()
+        seen: list[str] = []
         for name, values in grid.items():
             settings = axis_settings(name)
             try:
                 for setting in settings:
-                    _check_axis(setting)
+                    if setting not in AXES:
+                        hint = did_you_mean(setting, AXES, f"the axes are {', '.join(AXES)}")
+                        raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
                 axis_points(name, values)
             except ConfigError as error:
                 problems.append(str(error))
                 continue
-            problems += [f"{name} names a setting twice"] if len(set(settings)) < len(settings) else []
-            problems += [f"{setting} is in two axes" for setting in settings if setting in seen]
-            seen |= set(settings)
+            seen += settings
+        problems += [f"{setting} is in the grid twice" for setting, times in Counter(seen).items() if times > 1]
         lengths = [name for name in LENGTHS if name in seen]
         if not problems and len(lengths) > 1:
             problems.append(f"{' and '.join(lengths)} are both axes; they set the same length, keep one of the two")
@@ -156,14 +154,10 @@ class SweepRecipe(Settings):
         return given or max((c for c in contexts if isinstance(c, int)), default=None)
 
     def recipes(self, step_costs: Mapping[str, float] | None = None) -> dict[str, Recipe]:
-        """Every run's recipe by its id, in the order of the grid.
+        """Every run's recipe by its id, in the order of the grid; a ConfigError if a run is invalid, or in the grid twice.
 
-        Args:
-            step_costs: FLOPs of a training step by :func:`cell_name`, for a grid with budgets of these. Without them it has
-                one recipe for each cell, of some length.
-
-        Raises:
-            ConfigError: a run is invalid, or is in the grid twice; all problems in one message.
+        ``step_costs`` are the FLOPs of a training step by :func:`cell_name`, for a grid with budgets of these. Without them it
+        has one recipe for each cell, of some length.
         """
         for context in self.values(CONTEXT):
             if not isinstance(context, int) or isinstance(context, bool):
@@ -203,10 +197,9 @@ class SweepRecipe(Settings):
                 continue
             _check_lengths(recipes[names[0]])
             steps = [recipes[name].total_steps for name in names]
-            if len(set(steps)) < len(steps):
-                twice = next(each for each in steps if steps.count(each) > 1)
+            if twice := [each for each in steps if steps.count(each) > 1]:
                 raise ConfigError(
-                    f"two lengths of {cell_name(recipes[names[0]])} are {twice:,} steps, so they are one run; keep one of them"
+                    f"two lengths of {cell_name(recipes[names[0]])} are {twice[0]:,} steps, so they are one run; keep one"
                 )
             trunk = max(names, key=lambda name: recipes[name].total_steps)
             path = (self.folder / "runs" / trunk).absolute()
@@ -237,11 +230,11 @@ class SweepRecipe(Settings):
         if axis is not None:
             recipe = self._of_length(recipe, axis, point[axis], step_costs)
         curves = self.measurements or (CURVES if recipe.training.schedule == "constant" else 1)
-        values = {
-            "learning_rate": self._learning_rate(recipe, base_rate),
-            "curve_every": recipe.training.curve_every or -(-recipe.total_steps // curves),
-        }
-        return _with_training(recipe.model_copy(update={"name": run_name(recipe)}), **values)
+        return _with_training(
+            recipe.model_copy(update={"name": run_name(recipe)}),
+            learning_rate=self._learning_rate(recipe, base_rate),
+            curve_every=recipe.training.curve_every or -(-recipe.total_steps // curves),
+        )
 
     def _of_length(self, recipe: Recipe, axis: str, value: Any, step_costs: Mapping[str, float] | None) -> Recipe:
         """A recipe with the length that a value of an axis stands for."""
@@ -292,13 +285,6 @@ class SweepRecipe(Settings):
         base: Any = validate(model_kinds()["sized"], self.base.get("model") or {}, "base.model")
         assert isinstance(recipe.model, SizedModel)
         return rate * base.shape.width / recipe.model.shape.width
-
-
-def _check_axis(setting: str) -> None:
-    """Refuse a setting that cannot be an axis."""
-    if setting not in AXES:
-        hint = did_you_mean(setting, AXES, f"the axes are {', '.join(AXES)}")
-        raise ConfigError(f"{setting!r} cannot be an axis; {hint}")
 
 
 def _number(axis: str, given: Any) -> float:

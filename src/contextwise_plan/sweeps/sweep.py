@@ -1,8 +1,4 @@
-"""A sweep on disk: the runs of its grid, their costs, and its folder.
-
-A sweep is a run set with a grid, in its own folder. It adds ``sweep.yaml`` (resolved) and ``plan.json`` (the runs and the
-hashes of their inputs) to the files of a run set (:mod:`contextwise.experiments.folder`).
-"""
+"""A sweep on disk: a run set with a grid, which adds ``sweep.yaml`` (resolved) and ``plan.json`` to its files."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +23,7 @@ if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
 
 UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
-FEWEST_CONTEXTS = 4
-"""Training contexts that ``plan budget`` needs."""
+FEWEST_CONTEXTS = 4  # that ``plan budget`` needs
 
 
 class Sweep(RunSet):
@@ -125,22 +120,26 @@ class Sweep(RunSet):
     @property
     def notes(self) -> list[str]:
         """Notes on what cannot be compared in this sweep, or is not quite equal."""
-        budgets = [] if self.settings is None else self.settings.values("training.flops")
-        off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
-        unequal = max(off, default=0.0)
-        known = [*notes(self.plan), *filter(None, [few_steps(run.steps for run in self.plan)])]
-        if (contexts := len({run.context for run in self.plan})) < FEWEST_CONTEXTS:
-            known.append(
-                f"the grid has {counted(contexts, 'training context')}, and contextwise plan budget needs "
+        contexts, sizes = ({str(getattr(run, name)) for run in self.plan} for name in ("context", "size"))
+        notes = [
+            f"all runs have one {what} ({', '.join(values)}): nothing can be compared along it"
+            for what, values in (("training context", contexts), ("model size", sizes))
+            if len(values) == 1
+        ]
+        notes += filter(None, [few_steps(run.steps for run in self.plan)])
+        if len(contexts) < FEWEST_CONTEXTS:
+            notes.append(
+                f"the grid has {counted(len(contexts), 'training context')}, and contextwise plan budget needs "
                 f"{FEWEST_CONTEXTS} at least; add contexts for a plan"
             )
-        if unequal <= UNEQUAL:
-            return known
-        note = (
-            f"runs are whole steps, so the FLOPs of some differ from their budget by up to {unequal:.1%}; larger budgets or a "
-            "smaller base.training.tokens_per_step are closer"
-        )
-        return [*known, note]
+        budgets = [] if self.settings is None else self.settings.values(COMPUTE)
+        off = [min(abs(run.flops / float(budget) - 1) for budget in budgets) for run in self.plan if budgets]
+        if (unequal := max(off, default=0.0)) > UNEQUAL:
+            notes.append(
+                f"runs are whole steps, so the FLOPs of some differ from their budget by up to {unequal:.1%}; larger budgets "
+                "or a smaller base.training.tokens_per_step are closer"
+            )
+        return notes
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -188,12 +187,9 @@ class Sweep(RunSet):
 
 
 def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = None) -> list[Run]:
-    """The runs of a sweep's grid, in its order.
+    """The runs of a sweep's grid, in its order; ``step_costs`` as for :meth:`SweepRecipe.recipes`.
 
     Paths in recipes are absolute, since a run may start on another machine, in another folder.
-
-    Args:
-        step_costs: as for :meth:`SweepRecipe.recipes`.
     """
     runs: dict[str, Run] = {}
     recipes = settings.recipes(step_costs)
@@ -244,13 +240,3 @@ def plan_table(states: Sequence[RunState]) -> Table:
     columns = [Column("run"), Column("params", "count"), Column("lr", "estimate", ".2g"), Column("tokens", "count")]
     columns += [Column("FLOPs", "estimate", ".2e"), Column("done"), Column("loss", "estimate", ".4f")]
     return Table("", columns, rows)
-
-
-def notes(plan: Sequence[PlannedRun]) -> list[str]:
-    """Notes on axes along which these runs cannot be compared."""
-    axes = {"training context": {str(run.context) for run in plan}, "model size": {run.size for run in plan}}
-    return [
-        f"all runs have one {what} ({values.pop()}): nothing can be compared along it"
-        for what, values in axes.items()
-        if len(values) == 1
-    ]

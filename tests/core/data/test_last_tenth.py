@@ -70,9 +70,9 @@ def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, to
             assert item["labels"].tolist() == sequence[first + 1 : first + 1 + windows.context]
 
 
-@given(context=st.integers(1, 5000), per_doubling=st.integers(1, 6))
-def test_bins_hold_every_number_of_visible_tokens_once(context, per_doubling):
-    edges = log_bins(context, per_doubling)
+@given(context=st.integers(1, 5000))
+def test_bins_hold_every_number_of_visible_tokens_once(context):
+    edges = log_bins(context)
     assert edges[0] == 1 and edges[-1] == context + 1
     assert (np.diff(edges) > 0).all()
     widest = np.diff(edges)[:-1] / edges[:-2] if len(edges) > 2 else np.zeros(1)

@@ -1,9 +1,6 @@
 """The output folder is complete or absent: full disks, kills, folders with other content."""
 
-import multiprocessing
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +8,8 @@ import pytest
 
 from contextwise.base import files
 from contextwise.base.errors import DataError
-from contextwise.base.files import PARTIAL
 from contextwise.data import Corpus, prepare_corpus
 from faults import no_file_above
-from processes import Program
-
-PREPARE = """
-import sys
-from contextwise.data import prepare_corpus
-prepare_corpus(sys.argv[1], "bytes", sys.argv[2], **{name: True for name in sys.argv[3:]})
-"""
-
-
-def prepare_in_process(source: Path, out: Path, *flags: str) -> Program:
-    """A process of its own that prepares ``source``."""
-    return Program(PREPARE, source, out, *flags)
-
-
-@pytest.fixture
-def big(write_jsonl: Callable[..., Path]) -> Path:
-    """24 MB of text in many batches."""
-    return write_jsonl(({"text": f"document {i} " + "some words " * 1000} for i in range(2200)), "big.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -49,74 +27,6 @@ def test_a_full_disk_leaves_nothing(
     assert where in str(caught.value.__cause__)
     assert list(tmp_path.iterdir()) == [source]
     assert len(prepare_corpus(source, "bytes", tmp_path / "out")) > 1
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)], capture_output=True)
-    if made.returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    yield mount
-    subprocess.run(["umount", "--lazy", str(mount)], check=True)
-
-
-def test_a_small_file_system_that_fills_up(small_disk: Path, big: Path, stories: Path) -> None:
-    old = prepare_corpus(stories, "bytes", small_disk / "old")
-    with pytest.raises(DataError, match=r"no space left while writing the corpus to .*/new"):
-        prepare_corpus(big, "bytes", small_disk / "new")
-    with pytest.raises(DataError, match=r"no space left while writing the corpus"):
-        prepare_corpus(big, "bytes", small_disk / "old", overwrite=True)
-    assert [path.name for path in small_disk.iterdir()] == ["old"]
-    Corpus.open(small_disk / "old").verify()
-    assert Corpus.open(small_disk / "old").fingerprint == old.fingerprint
-
-
-def test_killed_while_writing_then_run_again(big: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    # A fork is there at once; what it does (bytes, so no threads of the tokenizer) is safe in one.
-    process = multiprocessing.get_context("fork").Process(target=prepare_corpus, args=(big, "bytes", out))
-    process.start()
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(f"out{PARTIAL}*/parts/train/*")) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.kill()
-    process.join()
-    assert not out.exists()
-    assert list(tmp_path.glob(f"out{PARTIAL}*")), "the kill came after the work"
-    prepare_corpus(big, "bytes", out, limit=10).verify()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl", "out"]
-
-
-@pytest.mark.slow
-def test_a_kill_leaves_the_old_corpus_or_the_new_one(big: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    whole = {prepare_corpus(big, "bytes", out, limit=20).fingerprint}
-    whole.add(prepare_corpus(big, "bytes", tmp_path / "reference").fingerprint)
-    seen = set()
-    for attempt in range(12):
-        process = prepare_in_process(big, out, "overwrite")
-        while not list(tmp_path.glob(f"out{PARTIAL}*")) and process.poll() is None:
-            time.sleep(0.002)
-        time.sleep(0.25 * attempt)
-        process.kill()
-        process.communicate()
-        corpus = Corpus.open(out)
-        corpus.verify()
-        seen.add(corpus.fingerprint)
-    assert seen <= whole
-
-
-def test_an_interrupted_run_leaves_nothing(stories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("contextwise.data.prepare.write_split", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        prepare_corpus(stories, "bytes", tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
 
 
 def test_a_folder_that_exists(stories: Path, tmp_path: Path) -> None:
@@ -188,14 +98,6 @@ def test_overwriting(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "texts.jsonl"]
 
 
-def test_a_failed_replacement_leaves_the_old_corpus(corpus: Corpus, write_jsonl: Callable[..., Path]) -> None:
-    bad = write_jsonl([{"text": "fine"}] * 3 + [[]], "bad.jsonl")
-    with pytest.raises(DataError, match=r"bad\.jsonl:4"):
-        prepare_corpus(bad, "bytes", corpus.path, overwrite=True)
-    Corpus.open(corpus.path).verify()
-    assert sorted(path.name for path in corpus.path.parent.iterdir()) == ["bad.jsonl", "corpus", "texts.jsonl"]
-
-
 def test_output_inside_a_source_and_a_source_inside_the_output(tmp_path: Path, corpus: Corpus) -> None:
     texts = tmp_path / "folder"
     texts.mkdir()
@@ -232,17 +134,3 @@ def test_a_folder_created_by_another_process(stories: Path, tmp_path: Path, monk
     with pytest.raises(DataError, match="theirs is a file; give the name of a folder for the corpus"):
         prepare_corpus(stories, "bytes", tmp_path / "out" / "theirs", overwrite=True)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["theirs"]
-
-
-@pytest.mark.long
-def test_two_processes_prepare_one_folder(big: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with files.exclusive(out, "the corpus"):
-        first = prepare_in_process(big, out)
-        assert "another process is writing the corpus" in first.stderr.readline()
-        second = prepare_in_process(big, out)
-        assert "another process is writing the corpus" in second.stderr.readline()
-    texts = [process.communicate()[1] for process in (first, second)]
-    Corpus.open(out).verify()
-    assert first.returncode == second.returncode == 0, texts  # one prepares, the other opens what that has written
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["big.jsonl", "out"]

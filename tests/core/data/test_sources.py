@@ -1,5 +1,6 @@
 """Sources of texts: records, and errors."""
 
+import ast
 import gzip
 import json
 import os
@@ -17,6 +18,7 @@ from contextwise.base.errors import DataError
 from contextwise.data import prepare_corpus
 from contextwise.data.sources import BadRecord, Document, open_source
 from contextwise.data.sources import tables as module
+from contextwise.data.sources.stdlib import StandardLibrary, docstring_summary, stdlib_files
 
 
 def read(source: str | Path, text_field: str = "text") -> list[Any]:
@@ -268,15 +270,6 @@ def test_a_link_to_nothing_is_not_left_out_in_silence(tmp_path: Path, name: str)
         read(tmp_path)
 
 
-def test_tables_with_two_columns_of_one_name(tmp_path: Path) -> None:
-    for name, mark in {"a.csv": ",", "b.csv": ";", "c.tsv": "\t"}.items():
-        (tmp_path / name).write_text(mark.join(["text", "n", "text"]) + "\n" + mark.join("abc") + "\n")
-        with pytest.raises(DataError, match=f"{name} has two columns 'text'; rename one of them"):
-            read(tmp_path / name)
-    (tmp_path / "a.csv").write_text("text,,\na,,\n")  # empty columns of a spreadsheet
-    assert [record.text for record in read(tmp_path / "a.csv")] == ["a"]
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -291,13 +284,6 @@ def test_values_that_python_does_not_have_name_their_column(tmp_path: Path, colu
     pq.write_table(pa.table({"text": ["a"], "when": column}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"a\.parquet: the column 'when' holds a value that Python does not have"):
         read(tmp_path / "a.parquet")
-
-
-def test_files_of_several_kinds(tmp_path: Path) -> None:
-    for name in ("a.jsonl", "b.parquet", "c.txt"):
-        (tmp_path / name).touch()
-    with pytest.raises(DataError, match=r"files of several kinds \(jsonl, parquet\); name one kind"):
-        open_source(tmp_path)
 
 
 def test_damaged_files(tmp_path: Path) -> None:
@@ -368,21 +354,66 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
         prepare_corpus(tmp_path / "pipe", "bytes", tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("names", "what"),
-    [
-        (("recipe.yaml", "environment.json"), "is a run and holds no texts; give a corpus"),
-        (("config.json", "model.safetensors"), "is the folder of a model; give a corpus"),
-        (("config.json", "model-00001-of-00002.safetensors"), "is the folder of a model; give a corpus"),
-        (("config.json", "weights.gguf"), "is the folder of a model; give a corpus"),
-        (("config.json", "pytorch_model-00001-of-00002.bin"), "is the folder of a model; give a corpus"),
+RUN = "is a run and holds no texts; give a corpus"
+MODEL = "is the folder of a model; give a corpus"
+REFUSED: list[tuple[dict[str, str], str]] = [
+    ({"recipe.yaml": "{}", "environment.json": "{}"}, RUN),
+    ({"inner/recipe.yaml": "{}", "inner/environment.json": "{}"}, RUN),
+    *[
+        ({f"{folder}config.json": "{}", f"{folder}{weights}": "{}"}, MODEL)
+        for folder in ("", "inner/")
+        for weights in ("model.safetensors", "model-00001-of-00002.safetensors", "w.gguf", "pytorch_model-01-of-02.bin")
     ],
-)
-def test_runs_and_models_are_no_texts(tmp_path: Path, names: tuple[str, str], what: str) -> None:
-    (tmp_path / "inner").mkdir()
-    for name in names:
-        (tmp_path / "inner" / name).write_text("{}")
-    with pytest.raises(DataError, match=what):
-        open_source(str(tmp_path / "inner"))
-    with pytest.raises(DataError, match=what):
-        open_source(str(tmp_path))
+    ({"a.jsonl": "", "b.parquet": "", "c.txt": ""}, r"files of several kinds \(jsonl, parquet\); name one kind"),
+    ({"a.csv": "text,n,text\na,b,c\n"}, "a.csv has two columns 'text'; rename one of them"),
+    ({"b.csv": "text;n;text\na;b;c\n"}, "b.csv has two columns 'text'; rename one of them"),
+    ({"c.tsv": "text\tn\ttext\na\tb\tc\n"}, "c.tsv has two columns 'text'; rename one of them"),
+]
+
+
+@pytest.mark.parametrize(("files", "message"), REFUSED)
+def test_folders_that_are_no_texts_are_refused(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path)
+
+
+def test_empty_columns_of_a_spreadsheet_are_no_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,,\na,,\n")
+    assert [record.text for record in read(tmp_path / "a.csv")] == ["a"]
+
+
+def test_the_embedded_corpus_has_only_modules_of_the_library() -> None:
+    documents = {document.metadata["module"]: document for document in StandardLibrary().records("text")}
+    assert list(documents) == sorted(documents)
+    assert len(documents) > 400
+    assert {"json", "json.decoder", "asyncio.events", "argparse"} <= documents.keys()
+    assert documents["json.decoder"].metadata["package"] == "json"
+    assert documents["json.decoder"].metadata["docstring"] == "Implementation of JSONDecoder"
+    parts = {part for module in documents for part in module.split(".")}
+    assert not parts & {"test", "tests", "idle_test", "site-packages", "pip", "pytest"}
+    assert not any(part.startswith("_sysconfigdata") for part in parts)
+
+
+def test_summary_is_the_first_line_that_python_sees() -> None:
+    compared = 0
+    for name, path in stdlib_files()[::7]:
+        source = path.read_bytes().decode("utf-8", errors="replace")
+        try:
+            docstring = ast.get_docstring(ast.parse(source))
+        except SyntaxError:
+            continue
+        first = docstring.strip().splitlines()[0].strip() if docstring and docstring.strip() else ""
+        assert docstring_summary(source).replace("\\", "") == first.replace("\\", ""), name
+        compared += 1
+    assert compared > 60
+
+
+def test_summary_of_unusual_beginnings() -> None:
+    assert docstring_summary("#!/usr/bin/python\n# -*- coding: utf-8 -*-\n\nr'''\n  One.\nTwo'''\n") == "One."
+    assert docstring_summary('"""It\'s "quoted" here."""\n') == 'It\'s "quoted" here.'
+    assert docstring_summary('"""\\\nContinued.\n"""\n') == "Continued."
+    assert docstring_summary("import os\n'''no docstring'''\n") == ""
+    assert docstring_summary('""" """\n') == ""

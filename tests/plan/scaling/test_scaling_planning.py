@@ -136,10 +136,112 @@ def test_two_sizes_are_chosen_from():
 # What is refused.
 
 
+def without_a_law():
+    draw = np.random.default_rng(0)
+    return [dataclasses.replace(point, loss=3 + draw.normal()) for point in drawn_points(count=5)]
+
+
+def few_runs():
+    points = drawn_points(count=8)
+    few = [point for point in points if point.size == "pico" and point.context <= 512]
+    return few + [point for point in points if point.size == "nano" and point.context == 64]
+
+
+def budgets_apart():
+    points = drawn_points(contexts=(1, 3, 5, 9))
+    return [dataclasses.replace(point, flops=point.flops * 50.0**point.context) for point in points]
+
+
+def analysed(points):
+    return Analysis(observations(points), resamples=20)
+
+
+def blind(context, parameters, tokens):
+    return 2 + 60 / tokens**0.3
+
+
+REFUSED = {
+    "three contexts": (
+        lambda: check_enough(observations(drawn_points(contexts=(64, 256, 1024)))),
+        r"has 3 training contexts \(64, 256, 1024\), and the law .* needs 4 at least",
+    ),
+    "one budget for each run": (
+        lambda: check_enough(observations([point for point in drawn_points() if point.step == 2000])),
+        "is 1 .* measure more often",
+    ),
+    "sizes without a budget in common": (
+        lambda: fit_trend(observations(budgets_apart())),
+        "for about the same flops, and add contexts beyond its best one$",
+    ),
+    "a loss that does not know the context": (
+        lambda: analysed(drawn_points(blind, {"nano": 900e3}, run_noise=0.01, seed=3)),
+        "does not show what a longer training context is worth",
+    ),
+    "losses without a law": (
+        lambda: analysed(without_a_law()),
+        "no law predicts held-out runs better than a constant|does not show what",
+    ),
+    "few runs for a law of size and context": (
+        lambda: analysed(few_runs()),
+        "the sweep has 5 runs of different size, context and seed, but .* needs at least 6",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
+def test_points_without_a_plan_are_refused(call, message):
+    with pytest.raises(DataError, match=message):
+        call()
+
+
 def test_a_budget_too_far_from_the_sweep_is_refused_unless_asked_for(exact, planned):
-    with pytest.raises(DataError, match="60 times the largest run of the sweep .* --far"):
-        make_plan(exact, flops(60 * exact.observed.flops.max()))
+    spent = exact.observed.flops
+    for amount, message in (
+        (60 * spent.max(), "60 times the largest run of the sweep .* --far"),
+        (1e40, r"is \d\.\d+e\+\d\d times the largest run"),
+        (spent.min() / 2, "below the smallest that the sweep measured"),
+    ):
+        with pytest.raises(DataError, match=message):
+            make_plan(exact, flops(amount))
     assert planned("exact", 60).extrapolation["flops"] == pytest.approx(60)
+
+
+UNREADABLE = {
+    "no sweep": (None, {}, "is not a sweep"),
+    "unfinished": (
+        drawn_points(count=5),
+        {"unfinished": ("nano-context64-seed0", "nano-context512-seed0")},
+        r"2 of its 18 runs are missing \(.*nano-context512-seed0: unfinished.*--partial",
+    ),
+    "one missing": (
+        drawn_points(count=5),
+        {"unfinished": ("nano-context64-seed0",)},
+        r"1 of its 18 runs is missing \(",
+    ),
+    "diverged": (
+        [dataclasses.replace(p, loss=np.nan if i == 7 else p.loss) for i, p in enumerate(drawn_points(count=5))],
+        {},
+        r"pico-context128-seed0 has a loss that is no positive number \(nan\) at step",
+    ),
+    "early alone": (
+        drawn_points(contexts=(64, 128)),
+        {"warmup": 5000},
+        "all 96 measurements of .* are before 2 times the warm-up",
+    ),
+}
+
+
+@pytest.mark.parametrize(("points", "about", "message"), UNREADABLE.values(), ids=UNREADABLE)
+def test_a_sweep_that_cannot_be_planned_from_is_refused(tmp_path, points, about, message):
+    if points is not None:
+        write_sweep(tmp_path, points, **about)
+    with pytest.raises((CheckpointError, DataError), match=message):
+        read_observations(tmp_path)
+
+
+def test_an_unfinished_sweep_is_planned_from_if_asked_for(tmp_path):
+    write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0",))
+    assert len(read_observations(tmp_path, partial=True).runs) == 18
 
 
 def test_a_plan_far_out_says_so(planned):
@@ -185,27 +287,6 @@ def test_a_bound_of_the_search_is_noted_from_one_percent_of_the_resamples_on(exa
         assert bool(notes) == noted and all(f"In {count / 200:.0%} of the resamples" in note for note in notes)
 
 
-def test_a_budget_of_any_size_is_said_in_few_digits(exact):
-    with pytest.raises(DataError, match=r"is \d\.\d+e\+\d\d times the largest run"):
-        make_plan(exact, flops(1e40))
-
-
-def test_a_budget_below_the_sweep_is_refused(exact):
-    with pytest.raises(DataError, match="below the smallest that the sweep measured"):
-        make_plan(exact, flops(exact.observed.flops.min() / 2))
-
-
-def test_three_contexts_are_too_few():
-    with pytest.raises(DataError, match=r"has 3 training contexts \(64, 256, 1024\), and the law .* needs 4 at least"):
-        check_enough(observations(drawn_points(contexts=(64, 256, 1024))))
-
-
-def test_one_budget_for_each_run_is_too_few():
-    points = [point for point in drawn_points() if point.step == 2000]
-    with pytest.raises(DataError, match="is 1 .* measure more often"):
-        check_enough(observations(points))
-
-
 @pytest.mark.parametrize(("power", "end"), [(0.5, "2,048 is the longest"), (-0.2, "64 is the shortest")])
 def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end):
     def one_way(context, parameters, tokens):
@@ -216,15 +297,6 @@ def test_contexts_that_do_not_bracket_the_optimum_are_refused(power, end):
 
     points = [cheap(point) for point in drawn_points(one_way, {"nano": 900e3})]
     with pytest.raises(DataError, match=f"at no budget .* add contexts beyond its best one.*{end} that was tried"):
-        fit_trend(observations(points))
-
-
-def test_sizes_without_a_budget_in_common_show_no_optimum():
-    points = [
-        dataclasses.replace(point, flops=point.flops * 50.0**point.context)
-        for point in drawn_points(contexts=(1, 3, 5, 9))
-    ]
-    with pytest.raises(DataError, match="for about the same flops, and add contexts beyond its best one$"):
         fit_trend(observations(points))
 
 
@@ -273,23 +345,6 @@ def test_a_size_that_no_budget_brackets_is_the_laws(least, extrapolated):
     assert any("At no budget does the sweep show that a size between" in note for note in plan.notes) is extrapolated
 
 
-def test_a_loss_that_does_not_know_the_context_is_refused():
-    def blind(context, parameters, tokens):
-        return 2 + 60 / tokens**0.3
-
-    points = drawn_points(blind, {"nano": 900e3}, run_noise=0.01, seed=3)
-    with pytest.raises(DataError, match="does not show what a longer training context is worth"):
-        Analysis(observations(points), resamples=20)
-
-
-@pytest.mark.long
-def test_losses_without_a_law_are_refused():
-    draw = np.random.default_rng(0)
-    points = [dataclasses.replace(point, loss=3 + draw.normal()) for point in drawn_points(count=5)]
-    with pytest.raises(DataError, match=r"no law predicts held-out runs better than a constant|does not show what"):
-        Analysis(observations(points), resamples=20)
-
-
 def test_early_points_are_left_out(tmp_path):
     """Steps 100 to 2000, a warm-up of 20 steps: before 5% of 2000 or twice the warm-up nothing lies; before 10% some do."""
     points = drawn_points(count=8)
@@ -314,55 +369,6 @@ def test_a_size_has_the_parameters_without_learned_positions():
     assert observations(points).size_parameters.tolist() == [size + 128 * CONTEXTS[0] for size in SIZES.values()]
 
 
-def test_an_unfinished_sweep_says_what_is_missing(tmp_path):
-    write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0", "nano-context512-seed0"))
-    with pytest.raises(
-        CheckpointError, match=r"2 of its 18 runs are missing \(.*nano-context512-seed0: unfinished.*--partial"
-    ):
-        read_observations(tmp_path)
-    assert len(read_observations(tmp_path, partial=True).runs) == 18
-
-
-def test_one_missing_run_is_one(tmp_path):
-    write_sweep(tmp_path, drawn_points(count=5), unfinished=("nano-context64-seed0",))
-    with pytest.raises(CheckpointError, match=r"1 of its 18 runs is missing \("):
-        read_observations(tmp_path)
-
-
-def test_a_diverged_run_is_named(tmp_path):
-    points = drawn_points(count=5)
-    points[7] = dataclasses.replace(points[7], loss=float("nan"))
-    write_sweep(tmp_path, points)
-    with pytest.raises(DataError, match=rf"{points[7].run} has a loss that is no positive number \(nan\) at step"):
-        read_observations(tmp_path)
-
-
-def test_runs_that_differ_otherwise_are_refused(tmp_path):
-    write_sweep(tmp_path, drawn_points(count=5), changes={"nano-context64-seed0": {"objective": {"name": "ul2"}}})
-    with pytest.raises(DataError, match="differ in objective as well"):
-        read_observations(tmp_path)
-
-
-def test_learning_rates_may_differ_between_sizes_only(tmp_path):
-    points = drawn_points(count=5)
-    rates = {point.run: {"training": {"learning_rate": 1 / point.parameters}} for point in points}
-    assert len(read_observations(write_sweep(tmp_path / "a", points, changes=rates)).runs) == 18
-    one = {"nano-context64-seed0": {"training": {"learning_rate": 0.1}}}
-    with pytest.raises(DataError, match=r"differ in training.learning_rate as well"):
-        read_observations(write_sweep(tmp_path / "b", points, changes=one))
-
-
-def test_a_folder_that_is_no_sweep(tmp_path):
-    with pytest.raises(CheckpointError, match="is not a sweep"):
-        read_observations(tmp_path)
-
-
-def test_a_sweep_with_nothing_but_early_measurements_says_so(tmp_path):
-    write_sweep(tmp_path, drawn_points(contexts=(64, 128)), warmup=5000)
-    with pytest.raises(DataError, match="all 96 measurements of .* are before 2 times the warm-up"):
-        read_observations(tmp_path)
-
-
 def test_a_law_whose_context_has_vanished_is_not_chosen():
     """Longer contexts only hurt at equal data: without an interaction the fit does not see the context."""
 
@@ -375,12 +381,3 @@ def test_a_law_whose_context_has_vanished_is_not_chosen():
     assert scores["harder"].sees_context and scores["slower"].sees_context
     tied = [score.form.name for score in not_significantly_worse(list(scores.values()))]
     assert "harder" in tied and "separate" not in tied
-
-
-def test_too_few_runs_for_a_law_of_size_and_context_are_refused():
-    few = [point for point in drawn_points(count=8) if point.size == "pico" and point.context <= 512]
-    few += [point for point in drawn_points(count=8) if point.size == "nano" and point.context == 64]
-    with pytest.raises(
-        DataError, match="the sweep has 5 runs of different size, context and seed, but .* needs at least 6"
-    ):
-        Analysis(observations(few), resamples=20)

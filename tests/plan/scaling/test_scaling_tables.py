@@ -27,7 +27,7 @@ def test_a_table_says_what_the_folder_says(tmp_path):
     write_table(observed, tmp_path / "table.json", tmp_path / "sweep")
     table = read_table(tmp_path / "table.json")
     assert table.points == observed.points and table.left_out == observed.left_out > 0
-    for name in ("runs", "sizes", "model", "planned"):
+    for name in ("runs", "sizes", "planned"):
         assert getattr(table, name) == getattr(observed, name)
     for name in ("run", "size", "context", "parameters", "tokens", "flops", "seconds", "loss"):
         assert getattr(table, name).tolist() == getattr(observed, name).tolist()

@@ -38,6 +38,7 @@ class Corpus:
         lengths: int64, tokens of each document, without end-of-text.
         dtype: type of the token ids.
         columns: names of the metadata columns: ``document_hash`` (of the text, hexadecimal) and the source's.
+        limit: tokens that :meth:`first` has left; None for all.
         chosen: whether a split was named, or its first tokens; functions measure such a corpus as it is.
     """
 
@@ -47,7 +48,7 @@ class Corpus:
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
         self._store = store
-        self._limit: int | None = None
+        self.limit: int | None = None
         self.lengths, self.dtype = store.lengths, store.dtype
         self._table: Any = store.table
         names = store.table.column_names if store.table is not None else []
@@ -116,7 +117,7 @@ class Corpus:
         count = int(np.searchsorted(totals, tokens)) + 1
         part.lengths = self.lengths[:count].copy()
         part.lengths[-1] -= totals[count - 1] - tokens
-        part._limit, part.chosen = tokens, True
+        part.limit, part.chosen = tokens, True
         return part
 
     def __len__(self) -> int:
@@ -127,7 +128,7 @@ class Corpus:
         return f"Corpus({str(self.path)!r}, split={self.split!r}, {counts})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.split if self.chosen else None, self.manifest.get("digest"), self._limit)
+        return _reopen, (self.path, self.split if self.chosen else None, self.manifest.get("digest"), self.limit)
 
     def document(self, index: int) -> np.ndarray:
         """Token ids of document ``index``, (tokens,), read-only: a view of the mapped file (Zarr: a copy)."""
@@ -152,11 +153,6 @@ class Corpus:
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}")
         return index
-
-    @property
-    def limit(self) -> int | None:
-        """Tokens that :meth:`first` has left; None for all."""
-        return self._limit
 
     @cached_property
     def tokens(self) -> int:
@@ -189,7 +185,7 @@ class Corpus:
         return lost_note([self.manifest["splits"][self.split]])
 
     def _numbers(self, name: str) -> np.ndarray | None:
-        if self._limit is not None or self._table is None:  # the counts of a truncated document differ
+        if self.limit is not None or self._table is None:  # the counts of a truncated document differ
             return None
         return self._table[name].to_numpy()
 
@@ -211,9 +207,9 @@ class Corpus:
         hash is kept until they change (:func:`~contextwise.base.hashes.content_digest`).
         """
         complete = self._store.fingerprint
-        if self._limit is None:
+        if self.limit is None:
             return complete
-        return hashlib.sha256(f"{complete} {self._limit}".encode()).hexdigest()
+        return hashlib.sha256(f"{complete} {self.limit}".encode()).hexdigest()
 
     def metadata_digest(self, names: Sequence[str]) -> str:
         """SHA-256, hexadecimal, of metadata columns (of the whole one for a field, ``meta.title``); not in the fingerprint."""

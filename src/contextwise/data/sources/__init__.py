@@ -39,11 +39,7 @@ _FILE_SUFFIXES = {".txt", ".md", ".rst", ".csv", ".tsv", ".gz", ".zst", ".bin", 
 def open_source(name: str | Path, limit: int | None = None) -> Source:
     """Open ``stdlib``, a file, a folder, a pattern (``data/*.jsonl.gz``), a dataset on the Hub, or a source of a package.
 
-    Args:
-        limit: maximum number of documents that will be read; if given, a dataset on the Hub is streamed.
-
-    Raises:
-        DataError: the source does not exist, or cannot be read.
+    With a ``limit``, the most documents that will be read, a dataset on the Hub is streamed.
     """
     given = str(name)
     kind, rest = _offered(given)

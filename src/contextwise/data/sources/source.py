@@ -64,8 +64,7 @@ class Source(abc.ABC):
 def check_columns(name: str, names: Sequence[str], text_field: str, some: Mapping[str, Sequence[Any]]) -> None:
     """Raise a DataError for a table ``name`` with two columns of one name, or without the column ``text_field``.
 
-    Args:
-        some: some values of the columns; those with the most text are listed first.
+    ``some`` are some values of the columns; those with the most text are listed first.
     """
     if twice := [column for column, number in Counter(names).items() if number > 1]:
         raise DataError(f"{name} has two columns {twice[0]!r}; rename one of them")
