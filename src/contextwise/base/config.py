@@ -2,16 +2,13 @@
 
 import copy
 import functools
-import inspect
 import math
-import numbers
-import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -25,12 +22,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line
-from contextwise.base.files import at_home
+from contextwise.base.errors import ConfigError, Problem, misspelt, one_line
 from contextwise.base.problems import IN_NAMES, problems_of
 
 Model = TypeVar("Model", bound="Settings")
-Function = TypeVar("Function", bound=Callable[..., Any])
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's safe loader in C if available: several times faster."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -92,72 +87,6 @@ def plain_number(name: str, value: Any) -> Any:
     if plain is not None and (isinstance(plain, bool) or not isinstance(plain, int | float)):
         raise ConfigError(Problem("but must be a number", name, value))
     return plain
-
-
-_KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
-    Path: (os.PathLike, "a path"),
-    str: (str, "a text"),
-    bool: (bool, "True or False"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    NoneType: (NoneType, "None"),
-}
-"""Type of an argument -> what it may be, and its name in a message."""
-
-
-def checked(function: Function) -> Function:
-    """Refuse arguments of other types than the function says, with a :class:`ConfigError` that names the argument.
-
-    Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes. A home
-    folder takes the place of ``~/`` at the start of an argument, or of an item of a list: no shell has done that here.
-    """
-    signature = inspect.signature(function)
-    unions = (UnionType, Union)
-    types = {
-        name: get_args(each.annotation) if get_origin(each.annotation) in unions else (each.annotation,)
-        for name, each in signature.parameters.items()
-        if each.kind is not each.VAR_KEYWORD
-        and (each.annotation in _KINDS or get_origin(each.annotation) in (*unions, Literal))
-    }
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            given = signature.bind(*arguments, **options)
-        except TypeError as error:
-            unknown = [name for name in options if name not in signature.parameters][:1]
-            hint = "".join(f"; {did_you_mean(name, signature.parameters, ' ')}" for name in unknown).rstrip("; ")
-            raise TypeError(f"{function.__name__}() {error}{hint}") from None
-        for name, value in given.arguments.items():
-            kinds = [_kind(each) for each in types.get(name, ())]
-            if name in types and not any(_is(value, kind) for kind, _ in kinds):
-                known = [str(each) for values, _ in kinds if isinstance(values, list) for each in values]
-                meant = did_you_mean(str(value), known, " ").strip()
-                # A number of the wrong kind, such as nan, was no attempt at None.
-                wanted = [each for _, each in kinds if each != "None" or not isinstance(value, float)]
-                raise ConfigError(Problem(f"but must be {' or '.join(wanted)}", name, value, meant))
-            given.arguments[name] = type(value)(map(at_home, value)) if type(value) in (list, tuple) else at_home(value)
-        return function(*given.args, **given.kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-def _kind(annotation: Any) -> tuple[Any, str]:
-    """What an argument of a type may be, a list of its values for a literal, and its name in a message."""
-    origin = get_origin(annotation)
-    if origin is Literal:
-        values = list(get_args(annotation))
-        return values, f"{'one of ' * (len(values) > 1)}{', '.join(map(str, values))}"
-    return _KINDS.get(annotation) or (origin or annotation, "a list" if origin else f"a {annotation.__name__}")
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind; true and false are no numbers, and bytes no lists."""
-    if isinstance(kind, list):
-        return any(isinstance(value, type(each)) and value == each for each in kind)
-    if isinstance(value, bool | bytes):
-        return kind is type(value)
-    return isinstance(value, kind) and not (isinstance(value, float) and math.isnan(value))
 
 
 class Settings(BaseModel):

@@ -6,14 +6,17 @@ The command line prints it without a traceback and exits with :attr:`Contextwise
 
 import contextlib
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from contextwise.base.stopping import exit_status as status_after_signal
 from contextwise.base.stopping import processes
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 NOT_GIVEN: Any = object()
 
 
@@ -99,6 +102,23 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     names = list(known)
     near = difflib.get_close_matches(str(name), [each for each in names if len(each) > 1], n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
+
+
+def with_hints(function: Function) -> Function:
+    """Let a call with a misspelt name of an argument fail with a hint at the one that is meant."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError as error:
+            unknown = [name for name in options if name not in signature.parameters]
+            hint = did_you_mean(unknown[0], signature.parameters, " ") if unknown else ""
+            raise TypeError(f"{function.__name__}() {error}; {hint}".rstrip("; ")) from None
+        return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
 
 
 def misspelt(path: str | Path, known: Iterable[str] = ()) -> str:

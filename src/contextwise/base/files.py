@@ -83,22 +83,6 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
 # ---- paths ----
 
 
-class KeptPath:
-    """Attribute of an object for its path: as it was given, or absolute once the current folder is another one."""
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self.name = name
-
-    def __set__(self, instance: Any, path: Path) -> None:
-        instance.__dict__[self.name] = path, path.absolute()
-
-    def __get__(self, instance: Any, _: type | None = None) -> Path:
-        if instance is None:  # a dataclass looks for a default
-            raise AttributeError(self.name)
-        given, absolute = instance.__dict__[self.name]
-        return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
-
-
 def expanded(path: str | Path) -> Path:
     """A path with a home folder in place of ``~``; a ConfigError if it is empty, or there is no such home folder."""
     if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
@@ -110,11 +94,6 @@ def expanded(path: str | Path) -> Path:
             f"{path} begins with ~, but there is no such home folder; give the whole path, or begin it with ./~ if a file is "
             "called so"
         ) from None
-
-
-def at_home(value: Any) -> Any:
-    """A path, or the text of one, with the home folder in place of ``~/`` at its start; anything else as it is."""
-    return type(value)(expanded(value)) if isinstance(value, str | Path) and str(value).startswith("~/") else value
 
 
 def output_folder(path: Path) -> Path:

@@ -11,6 +11,7 @@ from typing import ClassVar
 from contextwise.base import plugins
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.files import expanded
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
 """Folder of the core's recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
@@ -107,7 +108,7 @@ def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) ->
     Raises:
         ConfigError: there is no such recipe, or it is for another verb.
     """
-    path = folder / name
+    path = folder / expanded(name)
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         _refuse_other_kind(path, verb)
         return path

@@ -15,13 +15,13 @@ from typing import Annotated, Any, cast
 import yaml
 from pydantic import BaseModel, Strict
 
-from contextwise.base.config import checked, read_yaml
+from contextwise.base.config import read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.files import (
-    KeptPath,
     atomic_write,
     disk_errors,
     exclusive,
+    expanded,
     make_folder,
     read_sealed_json,
     write_sealed_json,
@@ -127,7 +127,6 @@ class RecipeOfRun(BaseModel):
 class RunFolder(Viewed):
     """The folder of a run. The constructor reads and writes nothing."""
 
-    path = KeptPath()
     recipe_file = property(lambda self: self.path / "recipe.yaml")
     environment_file = property(lambda self: self.path / "environment.json")
     metrics_file = property(lambda self: self.path / "metrics.jsonl")
@@ -137,7 +136,6 @@ class RunFolder(Viewed):
     model = property(lambda self: self.path / "model")
     evaluation = property(lambda self: self.path / "evaluation")
 
-    @checked
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -164,7 +162,7 @@ class RunFolder(Viewed):
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
         """Open an existing run; a :class:`CheckpointError` if the folder does not exist or contains no run."""
-        run = cls(path)
+        run = cls(expanded(path))
         if not run.recipe_file.exists():
             raise CheckpointError(f"{path} is not a run: it has no recipe.yaml")
         return run

@@ -11,9 +11,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -134,26 +133,8 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(_with_paths(self.function, args))
+        single.command(self.name, cls=Verb)(self.function)
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
-
-
-def _with_paths(function: Callable[..., None], words: list[str]) -> Callable[..., None]:
-    """A verb's function with home folders in its paths; the path of an empty word, the current folder, is refused."""
-    from contextwise.base.files import at_home
-
-    given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
-    empty = "." not in given and not all(map(str.strip, given))
-
-    @wraps(function)
-    def run(**arguments: Any) -> None:
-        for name, value in arguments.items():
-            if empty and isinstance(value, Path) and str(value).strip() in ("", "."):
-                raise ConfigError(f"{name} is empty; give a path")
-            arguments[name] = at_home(value) if isinstance(value, Path) else value
-        function(**arguments)
-
-    return run
 
 
 class LazyCommands(TyperGroup):

@@ -25,10 +25,11 @@ Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on
 Out = Annotated[Path | None, Option(help="Folder of the result.", show_default="with the run's evaluations")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace another result in --out.")]
 Corpus = Annotated[
-    Path,
+    str,
     Option(
+        metavar="<path>",
         help="A prepared corpus; or texts, read with the model's tokenizer: files (.txt, .jsonl, .csv, .tsv, .parquet), "
-        "folders or quoted patterns of them, paragraphs:FILE."
+        "folders or quoted patterns of them, paragraphs:FILE.",
     ),
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]

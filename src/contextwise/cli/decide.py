@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
+from contextwise.base.files import expanded
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds
@@ -30,7 +31,7 @@ def trial(
             help=f"A trial (a YAML file, a name that `recipes` lists, or its folder), or arms, the reference first: {ARM}.",
         ),
     ] = None,
-    corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
+    corpus: Annotated[str | None, Option(metavar="<path>", help="A prepared corpus with held-out documents.")] = None,
     equal: Annotated[
         str | None, Option(help="What runs have in common: flops, time or tokens.", show_default="flops")
     ] = None,
@@ -98,7 +99,7 @@ def trial(
     from contextwise.experiments.trial import load_trial
 
     given: dict[str, Any] = {
-        "corpus": None if corpus is None else str(corpus),
+        "corpus": corpus,
         "equal": equal,
         "tokens": None if tokens is None else tokens.split(","),
         "margin": margin,
@@ -159,7 +160,8 @@ def compare(
         list[str], Argument(help="Runs, models that were evaluated, or folders of results; of curves with --curves.")
     ],
     corpus: Annotated[
-        Path | None, Option(help="A corpus, or texts: evaluate on it the runs that lack it, then compare.")
+        str | None,
+        Option(metavar="<path>", help="A corpus, or texts: evaluate on it the runs that lack it, then compare."),
     ] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
     limit: Annotated[int | None, Option(min=1, help="Evaluate on the first N documents of --corpus only.")] = None,
@@ -246,7 +248,7 @@ def report(
     first = runs[0]
     name, kind = next(((name, kind) for name, kind in recipe_kinds().items() if kind.made(first)), ("run", None))
     inside = not first.is_file() and (kind is not None or len(runs) == 1)
-    page = out or (first / "report.html" if inside else Path("report.html"))
+    page = expanded(out) if out else (first / "report.html" if inside else Path("report.html"))
     check_file(page)
     if kind is not None:
         if label is not None:
