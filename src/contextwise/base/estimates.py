@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal
 
 LARGEST = 1e100
 """Of a number in a file, where larger ones are null: their sums and squares overflow."""
@@ -22,21 +22,6 @@ FEWEST_DOCUMENTS = 6
 cannot show whether they have."""
 
 _ABOUT = ("method", "documents", "seeds", "n")
-
-
-class EstimateJson(TypedDict):
-    """An estimate as JSON; after its limits, how an interval was made, and what one of another confidence takes."""
-
-    value: float
-    low: float
-    high: float
-    method: NotRequired[str]
-    documents: NotRequired[int]
-    seeds: NotRequired[int]
-    n: NotRequired[int]
-    freedom: NotRequired[float | None]
-    parts: NotRequired[list[list[float | None]]]
-    confidence: NotRequired[float]
 
 
 def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> float:
@@ -201,7 +186,7 @@ class Estimate:
     def __format__(self, form: str) -> str:
         return f"{self.shown(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
-    def to_dict(self) -> EstimateJson:
+    def to_dict(self) -> dict[str, Any]:
         """``{"value", "low", "high"}``; of an interval also its method, counts and parts, its degrees of freedom if they are
         not those of the counts, and its confidence if that is not 95%.
 
@@ -209,9 +194,9 @@ class Estimate:
         too.
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        finite = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
+        finite: dict[str, Any] = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
         if not self.has_interval:
-            return cast(EstimateJson, finite)
+            return finite
         about: dict[str, Any] = {name: value for name in _ABOUT if (value := getattr(self, name))}
         freedom = self.degrees_of_freedom
         if not (
@@ -222,7 +207,7 @@ class Estimate:
             about["parts"] = [[_finite(number) for number in part] for part in self.parts]
         if self.confidence != CONFIDENCE:
             about["confidence"] = self.confidence
-        return cast(EstimateJson, finite | about)
+        return finite | about
 
 
 def _finite(number: float) -> float | None:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, Strict
@@ -26,7 +26,6 @@ from contextwise.base.files import (
     read_sealed_json,
     write_sealed_json,
 )
-from contextwise.base.machine import Environment
 from contextwise.base.schemas import Count, Number, matching, parse_json
 from contextwise.base.views import Viewed
 
@@ -170,11 +169,11 @@ class RunFolder(Viewed):
             raise DataError(f"the recipe of the run {self.recipe_file} is damaged: {error}") from None
         return values
 
-    def environment(self) -> Environment:
+    def environment(self) -> dict[str, Any]:
         """Hardware and versions with which the run was begun; empty if they were not written."""
         if not self.environment_file.exists():
             return {}
-        return cast(Environment, read_sealed_json(self.environment_file, "the environment of the run"))
+        return read_sealed_json(self.environment_file, "the environment of the run")
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""

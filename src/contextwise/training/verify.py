@@ -13,7 +13,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.files import is_held
 from contextwise.base.hashes import damage
-from contextwise.base.machine import Environment, describe_environment
+from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
@@ -155,7 +155,7 @@ class _StopAfter(TrainerCallback):
         control.should_training_stop = control.should_training_stop or state.global_step >= self.last
 
 
-def _different_environment(then: Environment, known: list[Path]) -> str:
+def _different_environment(then: dict[str, Any], known: list[Path]) -> str:
     """In what the present environment differs from the run's, in words; empty if in nothing that changes a sum."""
     now = describe_environment()
     different = [name for name in BITS if then.get(name) != now.get(name)]
