@@ -194,7 +194,9 @@ class Estimate:
         too.
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        finite: dict[str, Any] = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
+        finite: dict[str, Any] = {
+            name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()
+        }
         if not self.has_interval:
             return finite
         about: dict[str, Any] = {name: value for name in _ABOUT if (value := getattr(self, name))}
