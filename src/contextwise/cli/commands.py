@@ -27,8 +27,6 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
-OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--vocabulary": "--tokenizer"}
-"""What is no option -> the option that is meant, where a verb has it; else it may be a setting or an argument."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -68,19 +66,13 @@ class Verb(TyperCommand):
                 raise ConfigError(problem) from None
             if getattr(error, "ctx", ctx) is None:  # Typer's parser leaves it out
                 vars(error)["ctx"] = ctx
-            own = {option for each in self.params for option in each.opts}
-            unknown = getattr(error, "option_name", "")
-            meant = OTHER_OPTIONS.get(unknown)
             if hasattr(error, "possibilities"):
-                named = [each.metavar for each in self.params if each.param_type_name == "argument"]
+                unknown = getattr(error, "option_name", "").removeprefix("--").upper()
+                arguments = [each.metavar for each in self.params if each.param_type_name == "argument"]
+                meant = [f"the argument {each}" for each in arguments if each == unknown]
                 near = [each for each in error.possibilities or () if each != "--help"]
-                near = near or ["--set KEY=VALUE"] * ("--set" in own)
-                if meant in own:
-                    near = [meant]
-                elif unknown == "--seed" and self.name == "train":
-                    near = ["--set seed=VALUE"]
-                same = {unknown[2:].upper(), "FILE" if unknown == "--corpus" else ""}
-                error.possibilities = [f"the argument {each}" for each in named if each in same] or near
+                settings = ["--set KEY=VALUE"] * any("--set" in each.opts for each in self.params)
+                error.possibilities = meant or near or settings
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -91,16 +83,13 @@ class Verb(TyperCommand):
         except ContextwiseError as error:
             options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}
             if OF_A_FILE.match(str(error)):  # which sets what the command line does not
-                options = {name: each for name, each in options.items() if _is_typed(ctx, name)}
+                typed = {
+                    name for name in options if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+                }
+                options = {name: each for name, each in options.items() if name in typed}
             options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
             error.args = (with_options(str(error), options), *error.args[1:])
             raise
-
-
-def _is_typed(ctx: Any, name: str) -> bool:
-    """Whether an option was given on the command line."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 OF_A_FILE = re.compile(r"the \w+ .+\.ya?ml has (?:a|\d+) problem")

@@ -114,14 +114,10 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
         ("trial --seed 3", "there is no option --seed; did you mean --seeds or --set? See contextwise trial -h"),
-        ("train --seed 3", "there is no option --seed; did you mean --set seed=VALUE? See contextwise train -h"),
+        ("train --seed 3", "there is no option --seed; did you mean --set? See contextwise train -h"),
         (
             "evaluate --model x",
             "there is no option --model; did you mean the argument MODEL? See contextwise evaluate -h",
-        ),
-        (
-            "measure infill m --corpus x",
-            "there is no option --corpus; did you mean the argument FILE? See contextwise measure infill -h",
         ),
         ("train --corpu x", "there is no option --corpu; did you mean --corpus or --out? See contextwise train -h"),
         ("-x", "there is no option -x; see contextwise -h"),

@@ -177,7 +177,6 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
         ("--mode sliding", "--mode is 'sliding', but must be one of bands, truncated, running"),
         ("--rope ntk", "--rope is 'ntk', but must be one of none, linear, dynamic, yarn"),
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but must be at least 1"),
-        ("--targets 16", "there is no option --targets; did you mean --samples?"),
         ("--worth 0", "--worth is 0, but must be greater than 0"),
         ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
