@@ -1,10 +1,7 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
-import functools
-import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -26,8 +23,6 @@ from contextwise.base.errors import ConfigError, Problem, misspelt, one_line
 from contextwise.base.problems import IN_NAMES, problems_of
 
 Model = TypeVar("Model", bound="Settings")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's safe loader in C if available: several times faster."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MISREAD = re.compile(r"[-+]?0[0-9_]*[0-9]|.*:.*")
 """A number of YAML 1.1 that people read as another one: 010 is 8, and 1:30 is 90."""
@@ -135,6 +130,27 @@ class Settings(BaseModel):
         return self
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the one in C is several times faster
+    """Refuses a key that is given twice, of which PyYAML drops the first value, and numbers that people read as others."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for i, key in enumerate(keys):
+            if any((key.tag, key.value) == (other.tag, other.value) for other in keys[i + 1 :]):
+                raise ValueError(f"the key {key.value!r} is given twice, first in line {key.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        text = super().construct_scalar(node)
+        text.encode()  # a UnicodeEncodeError for half of a surrogate pair
+        if node.tag in _NUMBERS and _MISREAD.fullmatch(text):
+            raise ValueError(
+                f"{text} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
+                "write the number in decimal, or quote it if it is a text"
+            )
+        return text
+
+
 def parse_yaml(text: str) -> Any:
     """Read the values of a YAML document that a user wrote.
 
@@ -142,41 +158,11 @@ def parse_yaml(text: str) -> Any:
         ValueError: it is not YAML, has a key twice, or a number in another base; the message is one line.
     """
     try:
-        loader = _LOADER(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _check_node(node, set())
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
+        return copy.deepcopy(
+            yaml.load(text, _Loader)
+        )  # a RecursionError for what is nested deeper than others can read
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
-
-
-def _check_node(node: yaml.Node, checked: set[int]) -> None:
-    """Raise a ValueError for a key that is given twice, of which PyYAML drops the first value, and for misread numbers."""
-    if id(node) in checked:  # an alias
-        return
-    checked.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
-        if node.tag in _NUMBERS and _MISREAD.fullmatch(node.value):
-            raise ValueError(
-                f"{node.value} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
-                "write the number in decimal, or quote it if it is a text"
-            )
-        return
-    parts = node.value
-    if isinstance(node, yaml.MappingNode):
-        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and keys.count((key.tag, key.value)) > 1:
-                raise ValueError(f"the key {key.value!r} is given twice, first in line {key.start_mark.line + 1}")
-        parts = [part for pair in node.value for part in pair]
-    for part in parts:
-        _check_node(part, checked)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -211,7 +197,6 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
     """
     result = copy.deepcopy(data)
     for key, value in settings_of(overrides):
-        override = f"{key}={value}"
         *sections, last = key.split(".")
         target = result
         for depth, section in enumerate(sections, 1):
@@ -219,26 +204,12 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
                 target[section] = {}
             target = target[section]
             if not isinstance(target, dict):
-                inner = functools.reduce(
-                    lambda inside, name: {name: inside}, [last, *reversed(sections[depth:])], value
-                )
-                whole = shlex.quote(f"{'.'.join(sections[:depth])}={_in_a_line(inner)}")
                 raise ConfigError(
-                    f"the setting {override!r} is below {section!r}, which is a single value; where it may be a mapping, give "
-                    f"all of it at once, such as --set {whole}"
+                    f"the setting {key}={value} is below {section!r}, which is a single value; where it may be a mapping, give "
+                    f"all of it at once: --set '{'.'.join(sections[:depth])}={{…}}'"
                 )
         target[last] = value
     return result
-
-
-def _in_a_line(value: Any) -> str:
-    """A value as YAML in one line; as Python shows it where YAML has no form for it."""
-    try:
-        return yaml.safe_dump(
-            value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True
-        ).strip()
-    except yaml.YAMLError:
-        return str(value)
 
 
 def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
