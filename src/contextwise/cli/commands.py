@@ -210,7 +210,6 @@ def groups() -> dict[str, ModuleType | None]:
 @cache
 def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
     """Panel and function of a verb of :func:`points`; None for one of another package that cannot be imported."""
-    from contextwise.cli.common import refusing_absent
     from contextwise.cli.measures import verb
     from contextwise.evaluation.kernel import Measure
 
@@ -219,7 +218,7 @@ def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
         return None
     is_measure = isinstance(found, type) and issubclass(found, Measure)
     panel = _panel(sys.modules[points()[typed].module], "Measure" if is_measure else LAST_PANEL)
-    return panel, refusing_absent(verb(found, typed=typed) if is_measure else found)
+    return panel, verb(found, typed=typed) if is_measure else found
 
 
 def names_in(group: str) -> list[str]:

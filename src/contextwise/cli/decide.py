@@ -191,8 +191,7 @@ def compare(
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     from contextwise.reports.page import check_file
 
-    for run in runs:
-        refuse_absent(run)
+    refuse_absent(*runs)
     if html is not None:
         check_file(html)
     from contextwise.comparison.curves import CurveComparison

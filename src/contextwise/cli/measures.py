@@ -28,6 +28,7 @@ from contextwise.cli.common import (
     Split,
     SummaryAsJson,
     parameter,
+    refuse_absent,
     show,
     show_json,
     show_line,
@@ -65,6 +66,7 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
     further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
+        refuse_absent(model)
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")
