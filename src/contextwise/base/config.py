@@ -152,15 +152,10 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def parse_yaml(text: str) -> Any:
-    """Read the values of a YAML document that a user wrote.
-
-    Raises:
-        ValueError: it is not YAML, has a key twice, or a number in another base; the message is one line.
-    """
+    """Read the values of a YAML document that a user wrote; a ValueError of one line for what is not YAML or refused."""
     try:
-        return copy.deepcopy(
-            yaml.load(text, _Loader)
-        )  # a RecursionError for what is nested deeper than others can read
+        values = yaml.load(text, _Loader)
+        return copy.deepcopy(values)  # a RecursionError for what is nested deeper than others can read
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
 
@@ -187,14 +182,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``data`` with settings replaced.
-
-    Args:
-        overrides: ``section.key=value`` each, with the value in YAML; or dotted key -> value.
-
-    Raises:
-        ConfigError: a setting has another form, or is below a single value.
-    """
+    """Return a copy of ``data`` with settings replaced: ``section.key=value`` each, in YAML, or dotted key -> value."""
     result = copy.deepcopy(data)
     for key, value in settings_of(overrides):
         *sections, last = key.split(".")
@@ -252,9 +240,6 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
 
     Checks across several fields of a section run only if each field is valid. So a second pass without the unknown keys
     finds further problems.
-
-    Raises:
-        ConfigError: lists all problems, one per line, with a similar key for each unknown one.
     """
     try:
         return model.model_validate(data)

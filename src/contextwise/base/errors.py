@@ -124,8 +124,7 @@ def with_hints(function: Function) -> Function:
 def misspelt(path: str | Path, known: Iterable[str] = ()) -> str:
     """The end of a message on a path that does not exist: ``; did you mean notes.jsonl?``, or empty without a similar one.
 
-    Args:
-        known: names that may be meant, beside the files and folders there.
+    ``known`` names may be meant, beside the files and folders there.
     """
     given, near = Path(path), list[str | Path]()
     with contextlib.suppress(OSError, ValueError, StopIteration):  # no name that a file may have
@@ -147,10 +146,7 @@ def not_installed(package: str, command: str = "") -> str:
     """The clause on a package that a feature needs: ``which is not installed; install it with: pip install ray``.
 
     It names the library, not an extra of this distribution: pip finds an extra in the clone alone, and a library anywhere.
-
-    Args:
-        package: as pip takes it, such as ``lm_eval[longbench]``, or several with spaces between.
-        command: where ``pip install PACKAGE`` is not enough.
+    ``command`` takes the place of ``pip install PACKAGE``.
     """
     quoted = " ".join(f"'{each}'" if "[" in each else each for each in package.split())
     return f"which is not installed; install it with: {command or f'pip install {quoted}'}"

@@ -99,8 +99,7 @@ def expanded(path: str | Path) -> Path:
 def output_folder(path: Path) -> Path:
     """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
 
-    Raises:
-        ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
+    One without a name of its own (``.``, ``..``, ``/``) is refused: nothing can be written beside it and renamed.
     """
     path = expanded(path)
     if path.name in ("", "..", "."):
@@ -170,13 +169,8 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     lock is the existence of ``.NAME.lock.owner`` (:class:`filelock.SoftFileLock`). What killed attempts at writing ``path``
     left beside it is removed, and so are folders made for ``path`` in which nothing is written.
 
-    Args:
-        wait: wait for the other process, with a message on standard error, instead of failing.
-        inside: put the lock file into the folder ``path``, as ``.lock``; the folder is created if it does not exist.
-
-    Raises:
-        ConfigError: another process holds the lock, and ``wait`` is false.
-        DataError: the lock file cannot be written.
+    With ``wait`` another process is waited for, with a message, where else a ConfigError is raised. With ``inside`` the lock
+    file is ``.lock`` in the folder ``path``, which is created if it does not exist.
     """
     absolute = path.absolute()
     file = _lock_file(absolute, inside)
@@ -341,9 +335,6 @@ def atomic_directory(
     One process at a time writes ``path``; others wait.
     With ``replace`` an existing folder is replaced; otherwise ``path`` must not exist when the block ends, or be an empty
     folder. With ``held`` this process already holds ``path``, or a folder that contains it, with :func:`exclusive`.
-
-    Raises:
-        DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
@@ -471,14 +462,7 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
 
 
 def read_json(path: Path, what: str, mend: str = "") -> Any:
-    """Read a JSON file that Contextwise wrote.
-
-    Args:
-        mend: how to mend the file, the end of an error.
-
-    Raises:
-        DataError: it is missing, unreadable, or not JSON.
-    """
+    """Read a JSON file that Contextwise wrote; a DataError that ends with ``mend`` if it is missing or not JSON."""
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -42,11 +42,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
-    """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all."""
     if not path.is_dir():
         return sha256_file(path)
     chosen = sorted(path.rglob("*") if files is None else files)
@@ -105,48 +101,30 @@ def sealed_files(folder: Path) -> set[str]:
 def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str = "") -> str | None:
     """Describe what changed in a folder since :func:`seal`; None if it is intact.
 
-    Args:
-        required: whether a folder without such a manifest counts as damaged; folders of others may have none, or their own.
-        unread: pattern of names of files to leave out.
-        alone: name of the only file to check.
+    Unless it is ``required``, a manifest may be missing or that of another program. ``unread`` is a pattern of files to leave
+    out, ``alone`` the only file to check.
     """
-    file = folder / MANIFEST
-    if not file.exists():
+    if not (folder / MANIFEST).exists():
         return f"it has no {MANIFEST}" if required else None
     try:
-        return _difference(folder, required, unread, alone)
+        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+        if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
+            return None
+        for name, entry in unsealed(manifest)["files"].items():
+            file = folder / name
+            if (unread and file.match(unread)) or alone not in ("", name):
+                continue
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
+                return f"{name} has changed since it was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST}, or a file that it lists, cannot be read ({error})"
-
-
-def _difference(folder: Path, required: bool, unread: str, alone: str) -> str | None:
-    """The first difference between a folder and its manifest; arguments as for :func:`damage`.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError, KeyError, TypeError, AttributeError: the manifest is none.
-    """
-    file = folder / MANIFEST
-    manifest = parse_json(file.read_text(encoding="utf-8"))
-    if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
-        return None
-    for name, entry in unsealed(manifest)["files"].items():
-        file = folder / name
-        if (unread and file.match(unread)) or alone not in ("", name):
-            continue
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
-            return f"{name} has changed since it was written"
     return None
 
 
 def check_intact(folder: str | Path, unread: str = "") -> None:
-    """Check the folder of a model or tokenizer before it is loaded, if it was sealed; ``unread`` as for :func:`damage`.
-
-    Raises:
-        CheckpointError: a file has changed.
-    """
+    """Check the folder of a model or tokenizer before it is loaded, if it was sealed; a CheckpointError if it has changed."""
     path = Path(folder)
     if not (path / MANIFEST).is_file():
         return

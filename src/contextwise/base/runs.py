@@ -264,9 +264,7 @@ class RunFolder(Viewed):
     def renew_recipe(self, recipe: dict[str, Any], anew: bool) -> None:
         """Write the recipe again. Requires :meth:`locked`, and inputs with the contents that the run is trained on.
 
-        Args:
-            anew: whether the run begins with its first step; the whole recipe is written. Otherwise only its sections ``data``
-                and ``model``, which may name other paths to the same corpora and the same code.
+        Unless the run begins ``anew``, only its sections ``data`` and ``model``, which may name other paths to the same inputs.
         """
         before = self.recipe()
         renewed = recipe if anew else before | {name: recipe[name] for name in ("data", "model")}

@@ -54,11 +54,9 @@ Schema = Mapping[str, Any]
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed: str = "") -> Callable[..., None]:
-    """The function of the verb of a measure, for Typer.
+    """The function of the verb of a measure, for Typer; ``typed`` are its words, if it is not one of ``measure``.
 
-    Args:
-        show: prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
-        typed: the verb's words, if it is not one of ``measure``.
+    ``show`` prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
     """
     show = show or show_result
     fields, schemas = measure.model_fields, measure.model_json_schema()["properties"]

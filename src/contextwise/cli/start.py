@@ -63,14 +63,7 @@ def demo(
 
 
 def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:
-    """Prepare the corpus, measure the curve and run the trial; an earlier call with the same settings is resumed.
-
-    Args:
-        command: the command line that makes the page again.
-
-    Raises:
-        ConfigError, DataError: ``out`` holds something else, or cannot be written to.
-    """
+    """Prepare the corpus, measure the curve and run the trial, or resume; ``command`` makes the page again."""
     from contextwise.cli.decide import show_trial
     from contextwise.cli.measures import show_result
     from contextwise.experiments.demo import QUESTION, demo_corpus, demo_curve, demo_trial
