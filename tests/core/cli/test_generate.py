@@ -179,7 +179,6 @@ def test_generate_reports_where_the_positions_end(contextwise: Any) -> None:
     ("arguments", "message"),
     [
         (f"gpt2 {'x' * 60}", "the prompt has 60 tokens, but the model has only 48 positions"),
-        ("gpt2 x --temperature 1e-9", "the temperature is 1e-09"),
         ("gpt2 x --dtype int8", "dtype is 'int8'"),
         ("gpt2 x --max-new-tokens 0", "--max-new-tokens"),
         (". x", "contains no model"),
