@@ -281,11 +281,6 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
     return f"−{text[1:]}" if text.startswith("-") else text  # a minus sign, as wide as the plus
 
 
-def fields_in_json(kind: Any) -> list[str]:
-    """The fields of a dataclass that its JSON has."""
-    return [each.name for each in dataclasses.fields(kind) if each.metadata != NOT_IN_JSON]
-
-
 def as_json(value: Any) -> Any:
     """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN, infinities and numbers beyond
     :data:`LARGEST` become None.
@@ -296,8 +291,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [*fields_in_json(type(value)), *getattr(value, "IN_JSON", ())]
-        return {name: as_json(getattr(value, name)) for name in names}
+        names = [each.name for each in dataclasses.fields(value) if each.metadata != NOT_IN_JSON]
+        return {name: as_json(getattr(value, name)) for name in [*names, *getattr(value, "IN_JSON", ())]}
     to_dict = getattr(value, "to_dict", None)
     if to_dict is not None:
         return as_json(to_dict())

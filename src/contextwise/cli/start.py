@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -52,13 +53,9 @@ def demo(
     from contextwise.experiments.demo import FULL, QUICK
 
     started = time.monotonic()
-    command = f"contextwise demo{' --quick' * quick}{f' --seed {seed}' * bool(seed)}"
-    if out is None:
-        # A folder for each scale and seed: what has finished in it is used again.
-        out = Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
-    else:
-        command += f" --out {shlex.quote(str(out))}"
-    run_demo(QUICK if quick else FULL, out, seed, command, as_json)
+    # A folder for each scale and seed: what has finished in it is used again.
+    out = out or Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
+    run_demo(QUICK if quick else FULL, out, seed, shlex.join(["contextwise", *sys.argv[1:]]), as_json)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes; what was made: {out}/")
 
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.config import settings_of
-from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -55,8 +53,8 @@ def train(
     from contextwise.training import load_recipe
 
     overrides = list(settings or [])
-    for option, key, value in (("--corpus", "data.corpus", corpus), ("--device", "training.device", device)):
-        overrides += _shorthand(option, key, value, overrides)
+    for key, value in (("data.corpus", corpus), ("training.device", device)):
+        overrides += [f"{key}={json.dumps(value)}"] * (value is not None)
     loaded = load_recipe(recipe, overrides, out)  # before torch is imported, which takes seconds
     if dry_run:
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
@@ -73,16 +71,6 @@ def train(
             show_json({"folder": str(run.path), **run.summary()})
         else:
             print(run.path)
-
-
-def _shorthand(option: str, key: str, value: str | None, settings: list[str]) -> list[str]:
-    """The setting that an option stands for, if it is given; a ConfigError if ``--set`` gives another value."""
-    if value is None:
-        return []
-    other = dict(settings_of(settings)).get(key, value)
-    if str(other) != value:
-        raise ConfigError(f"{option} is {value}, and --set {key} is {other}; give one of them")
-    return [f"{key}={json.dumps(value)}"]
 
 
 def _say_result(recipe: "Recipe", run: RunFolder) -> None:
