@@ -4,6 +4,9 @@ import ast
 import json
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +102,13 @@ def test_each_number_is_that_of_one_line():
 @pytest.mark.parametrize("degree", DEGREES)
 def test_the_guide_has_lines_of_both_degrees(degree):
     assert len(rows(degree)) >= 5
+
+
+@pytest.mark.slow
+def test_pyright_finds_no_error_in_the_files_of_the_public_api() -> None:
+    """Their types, as editors show them."""
+    command = shutil.which("pyright")
+    if command is None:
+        pytest.skip("pyright is not installed: pip install 'pyright[nodejs]'")
+    done = subprocess.run([command, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout
