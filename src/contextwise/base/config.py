@@ -134,10 +134,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """Refuses a key that is given twice, of which PyYAML drops the first value, and numbers that people read as others."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for i, key in enumerate(keys):
-            if any((key.tag, key.value) == (other.tag, other.value) for other in keys[i + 1 :]):
-                raise ValueError(f"the key {key.value!r} is given twice, first in line {key.start_mark.line + 1}")
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (name := (key.tag, key.value)) in lines:
+                raise ValueError(f"the key {key.value!r} is given twice, first in line {lines[name]}")
+            lines[name] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
     def construct_scalar(self, node: yaml.ScalarNode) -> Any:
