@@ -1,7 +1,7 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
@@ -82,6 +82,7 @@ def trial(
     the margin. It is valid after every seed. Run the same command again to
     resume, or with more seeds to continue; exit status 0 whatever the answer.
     """
+    options = dict(locals())
     if discoveries is not None:
         _show_discoveries(discoveries, false_discoveries, bool(arms), as_json)
         return
@@ -98,21 +99,12 @@ def trial(
     from contextwise.data import Corpus
     from contextwise.experiments.trial import load_trial
 
-    given: dict[str, Any] = {
-        "corpus": corpus,
-        "equal": equal,
-        "tokens": None if tokens is None else tokens.split(","),
-        "margin": margin,
-        "confidence": confidence,
-        "documents": documents,
-        "seeds": seeds,
-        "budget": budget,
-        "rates": rates,
-        "keep_going": keep_going or None,
-        "arms": None if file is not None else arms,
-    }
+    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "budget", "rates")
+    values = {name: options[name] for name in names if options[name] is not None}
+    values |= {} if tokens is None else {"tokens": tokens.split(",")}
+    values |= {"keep_going": True} if keep_going else {}
+    values |= {"arms": arms} if file is None else {}
     overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
-    values = {name: value for name, value in given.items() if value is not None}
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
     Corpus.open(loaded.corpus)
     from contextwise.experiments.trial import Trial

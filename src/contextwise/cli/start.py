@@ -122,14 +122,13 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
+    options = {name: value for name, value in locals().items() if name != "as_json"}
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import is_corpus
     from contextwise.data.near_copies import split_overlap
 
-    options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started, existed = time.perf_counter(), is_corpus(out) and not overwrite
-    options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
-    corpus = prepare_corpus(sources, tokenizer, out, **options)
+    corpus = prepare_corpus(**options)
     seconds = max(1e-9, time.perf_counter() - started)
     manifest = corpus.manifest
     compared = manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED
