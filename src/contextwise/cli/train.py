@@ -138,6 +138,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s"
         time = f"about {duration(taken.training_seconds)} ({speed} over {counted(taken.timed_steps, 'timed step')})"
         time, how = f"{time}, and about {duration(taken.validation_seconds or 0)} of validation", "measured"
+    where = in_each or ("" if on_cpu else " of the GPU")
     start = f", {taken.start_bytes / 1e9:.2f} GB before the model" * on_cpu
     rows = {
         "parameters": f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1),
@@ -148,7 +149,7 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
         "device": f"{taken.device}{threads}{processes}; precision {precision}",
         **taken.notes,
         "time": time,
-        "peak memory": f"{taken.peak_bytes / 1e9:.2f} GB{in_each} ({how}{start}); {taken.free_bytes / 1e9:.1f} GB are free",
+        "peak memory": f"{taken.peak_bytes / 1e9:.2f} GB{where} ({how}{start}); {taken.free_bytes / 1e9:.1f} GB are free",
         "warning": few_steps([cost.steps]),
     }
     show_line(f"{recipe.name}, to be written to {recipe.folder}:")
