@@ -145,6 +145,7 @@ def test_ticks_are_powers_of_two_that_a_reader_knows():
 
 
 def test_frames_hold_the_numbers_of_the_results(results):
+    assert results["evaluation"].summary["corpus"]["split"] == "validation"  # where no split is chosen
     documents = results["evaluation"].to_pandas()
     loss = documents["nats"].sum() / documents["tokens"].sum()
     assert loss == pytest.approx(results["evaluation"].summary["loss"]["value"])
@@ -160,10 +161,6 @@ def test_a_table_has_the_limits_of_its_estimates():
     assert list(frame.columns) == ["name", "loss", "loss low", "loss high"]
     assert frame.iloc[0].tolist() == ["a", 2.0, 1.0, 3.0] and frame.iloc[1].isna().tolist() == [False, True, True, True]
     assert "<table>" in table._repr_html_()
-
-
-def test_held_out_documents_are_measured_if_no_split_is_chosen(results):
-    assert results["evaluation"].summary["corpus"]["split"] == "validation"
 
 
 @pytest.mark.long

@@ -19,7 +19,6 @@ from small import EXACT, loss_rows, recipe_values, save_model, small_gpt2, write
 SOURCES = Path(__file__).parents[1] / "src"
 WALL_CLOCK = {"time", "time_ns", "strftime", "localtime", "gmtime", "now", "today", "utcnow", "ctime"}
 SHOWN = {
-    "contextwise/base/hashes.py": {"time_ns"},  # an earlier clock makes a hash be computed again
     "contextwise/experiments/executors.py": {"strftime"},  # a line of a log
     "contextwise_papers/item.py": {"now"},  # the day in a report
     "contextwise_papers/contextlm/answers.py": {"time"},  # a field of MT-Bench's files

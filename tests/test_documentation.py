@@ -1,8 +1,12 @@
 """The documentation is whole: generated pages are those of the code, links lead somewhere, and every page can be found."""
 
+import ast
 import json
 import re
 import runpy
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +67,48 @@ def test_every_page_is_in_the_index_and_in_the_site() -> None:
         name = page.relative_to(DOCS).as_posix()
         assert name in site, name
         assert name == "index.md" or f"({name}" in index, name
+
+
+DETERMINISM = (DOCS / "reference" / "determinism.md").read_text()
+
+
+def rows(section: str) -> list[list[str]]:
+    """The cells of a section's table, without its heading."""
+    text = DETERMINISM.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    _, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+DEGREES = ["Bit for bit", "To float tolerance"]
+PROMISES = [row for degree in DEGREES for row in rows(degree)]
+TESTS = {number: named for numbers, named in rows("Tests") for number in numbers.split(", ")}
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=[promise[0][:50] for promise in PROMISES])
+def test_each_line_has_its_tests(promise):
+    *_, held, number = promise
+    assert held and number in TESTS, "this line names no test"
+    named = re.findall(r"`(tests/[^`]*)::([^`]*)`", TESTS[number])
+    assert named, "this line names no test"
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text())
+        assert any(isinstance(node, ast.FunctionDef) and node.name == name for node in ast.walk(tree)), name
+
+
+def test_each_number_is_that_of_one_line():
+    assert [number for *_, number in PROMISES] == list(TESTS) == [str(1 + i) for i in range(len(PROMISES))]
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+def test_the_guide_has_lines_of_both_degrees(degree):
+    assert len(rows(degree)) >= 5
+
+
+@pytest.mark.slow
+def test_pyright_finds_no_error_in_the_files_of_the_public_api() -> None:
+    """Their types, as editors show them."""
+    command = shutil.which("pyright")
+    if command is None:
+        pytest.skip("pyright is not installed: pip install 'pyright[nodejs]'")
+    done = subprocess.run([command, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout

@@ -14,10 +14,9 @@ import yaml
 
 from command_line import Contextwise
 from contextwise import api, decide
-from contextwise.base.errors import CheckpointError
 from contextwise.base.files import write_json
 from contextwise.base.progress import say_once
-from contextwise.base.runs import Row, RunFolder
+from contextwise.base.runs import Row
 from contextwise.base.schemas import Count, Number, matching, parse_json
 from contextwise.experiments import cost
 from contextwise.experiments.trial import Trial, load_trial
@@ -240,17 +239,3 @@ def test_json_that_is_refused(text: str, why: str) -> None:
 def test_values_that_do_not_match(form: Any, value: Any, why: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
         matching(form, value)
-
-
-def test_a_run_resumes_from_metrics_without_damage_alone(tmp_path: Path) -> None:
-    """Rows after the checkpoint are measured again; a damaged one before it would be lost."""
-    run = RunFolder(tmp_path)
-    row = {"kind": "train", "tokens": 1, "seconds": 1.0, "loss": 2.0}
-    rows = [json.dumps(row | {"step": step}) for step in (1, 2, 3, 4)]
-    run.metrics_file.write_text("\n".join([*rows[:3], rows[3].replace("2.0", "[]")]) + "\n")
-    run.rewind_metrics(3)
-    assert [each["step"] for each in run.metrics()] == [1, 2, 3]
-    run.metrics_file.write_text("\n".join([rows[0], rows[1].replace("2.0", "[]"), *rows[2:]]) + "\n")
-    with pytest.raises(CheckpointError, match=r"line 2 of .*metrics.jsonl is damaged: loss is \[\], but must"):
-        run.rewind_metrics(3)
-    assert len(run.metrics_file.read_text().splitlines()) == 4

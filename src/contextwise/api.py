@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from contextwise.base.config import checked, validate
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line
+from contextwise.base.config import validate
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line, with_hints
 from contextwise.base.estimates import counted
+from contextwise.base.files import expanded
 from contextwise.base.plugins import points
 from contextwise.base.progress import quieten
 from contextwise.base.runs import RunFolder
@@ -41,7 +42,7 @@ HELD_OUT = "validation"
 """The split that is measured if none was chosen."""
 
 
-@checked
+@with_hints
 def prepare(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,
@@ -68,7 +69,7 @@ def prepare(
         return prepare_corpus(**options)
 
 
-@checked
+@with_hints
 def train(
     recipe: "str | Path | Mapping[str, Any] | Recipe",
     changes: "Changes | None" = None,
@@ -93,7 +94,6 @@ def train(
         return train_recipe(loaded)
 
 
-@checked
 def measure(
     name: "str | Measure",
     model: "Model",
@@ -137,7 +137,8 @@ def measure(
         raise ConfigError(Problem("but must be the name of a measure, or a measure with its settings", "name", name))
     elif settings:
         raise ConfigError(f"{', '.join(settings)}: a measure is given with its settings; change them there")
-    source: Any = str(model.path) if isinstance(model, RunFolder) else model
+    source: Any = model.path if isinstance(model, RunFolder) else model
+    source = str(expanded(source)) if isinstance(source, str | Path) else source
     given: dict[str, Any] = {"dtype": dtype, "device": device, "batch_tokens": batch_tokens}
     with output(verbose):
         documents = None
@@ -219,7 +220,7 @@ def curve(
     return measure("curve", **locals())
 
 
-@checked
+@with_hints
 def compare(
     models: "Sequence[Model | Result] | Mapping[str, Model | Result]",
     corpus: "Documents | None" = None,
@@ -259,7 +260,7 @@ def compare(
     for i, (model, kind) in enumerate(zip(listed, kinds, strict=True)):
         path = getattr(model, "path", model)
         if isinstance(path, str | Path):
-            subjects.append(str(path))
+            subjects.append(str(expanded(path)))
         elif corpus is None:
             raise ConfigError(f"a loaded model ({kind}) was not evaluated yet; give the corpus to compare on")
         else:
@@ -282,7 +283,7 @@ def compare(
         )
 
 
-@checked
+@with_hints
 def trial(
     arms: "str | Path | Sequence[str] | Mapping[str, Any]",
     corpus: "Documents | None" = None,
@@ -352,7 +353,7 @@ def trial(
         return run_with_page(planned)
 
 
-@checked
+@with_hints
 def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -> "PreTrainedModel":
     """Load a model in evaluation mode.
 
@@ -370,9 +371,10 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
         why = "but must be a data type of torch, or its name, such as bfloat16"
         raise ConfigError(Problem(why, "dtype", dtype))
 
-    source = model.path if isinstance(model, RunFolder) else model
     with output(verbose=False):
-        return load_generating_model(source, dtype=dtype, device=device)
+        return load_generating_model(
+            model.path if isinstance(model, RunFolder) else expanded(model), dtype=dtype, device=device
+        )
 
 
 @contextlib.contextmanager
@@ -417,19 +419,17 @@ def plain_values(changes: "Changes | None") -> Any:
     return values
 
 
-def _documents(corpus: "Documents", split: str | None) -> "Corpus":
+def _documents(corpus: Any, split: str | None) -> "Corpus":
     """The documents to measure: those that a corpus object was opened for, unless a split is given; else the held-out ones."""
     from contextwise.data import Corpus
 
-    if isinstance(corpus, Corpus) and corpus.chosen:
+    if not isinstance(corpus, Corpus):
+        raise ConfigError(Problem("but must be a prepared corpus, or the path of one or of texts", "corpus", corpus))
+    if corpus.chosen:
         if split in (None, corpus.split):
             return corpus
         if corpus.limit is not None:
             raise ConfigError(
                 f"split is {split!r}, but the corpus is {corpus}, cut to its first tokens; leave split out"
             )
-    if not isinstance(corpus, str | Path | Corpus):
-        raise ConfigError(Problem("but must be a prepared corpus, or the path of one or of texts", "corpus", corpus))
-    return Corpus.open(
-        corpus.path if isinstance(corpus, Corpus) else corpus, split=HELD_OUT if split is None else split
-    )
+    return Corpus.open(corpus.path, split=HELD_OUT if split is None else split)

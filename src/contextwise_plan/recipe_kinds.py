@@ -8,5 +8,4 @@ SWEEP = RecipeKind(
     "contextwise_plan.sweeps.recipe:SweepRecipe",
     resolved="sweep.yaml",
     page="contextwise_plan.sweeps.page:write_sweep_page",
-    tables=True,
 )

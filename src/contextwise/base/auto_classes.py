@@ -16,8 +16,7 @@ CONFIGURATIONS = "transformers.models.auto.configuration_auto"
 def register_when_needed(register: Callable[[], object]) -> None:
     """Let transformers ask this package for configurations that it does not know, now or once it is imported.
 
-    Args:
-        register: registers the models of this package; called at each look-up of an unknown type.
+    ``register`` is called at each look-up of an unknown type.
     """
     if CONFIGURATIONS in sys.modules:
         _ask_for_unknown_types(sys.modules[CONFIGURATIONS], register)

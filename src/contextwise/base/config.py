@@ -1,17 +1,11 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
-import functools
-import inspect
-import math
-import numbers
-import os
 import re
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -25,14 +19,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from contextwise.base.errors import ConfigError, Problem, did_you_mean, misspelt, one_line
-from contextwise.base.files import at_home
+from contextwise.base.errors import ConfigError, Problem, misspelt, one_line
 from contextwise.base.problems import IN_NAMES, problems_of
 
 Model = TypeVar("Model", bound="Settings")
-Function = TypeVar("Function", bound=Callable[..., Any])
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""PyYAML's safe loader in C if available: several times faster."""
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _MISREAD = re.compile(r"[-+]?0[0-9_]*[0-9]|.*:.*")
 """A number of YAML 1.1 that people read as another one: 010 is 8, and 1:30 is 90."""
@@ -94,72 +84,6 @@ def plain_number(name: str, value: Any) -> Any:
     return plain
 
 
-_KINDS: dict[Any, tuple[type | tuple[type, ...], str]] = {
-    Path: (os.PathLike, "a path"),
-    str: (str, "a text"),
-    bool: (bool, "True or False"),
-    int: (numbers.Integral, "a whole number"),
-    float: (numbers.Real, "a number"),
-    NoneType: (NoneType, "None"),
-}
-"""Type of an argument -> what it may be, and its name in a message."""
-
-
-def checked(function: Function) -> Function:
-    """Refuse arguments of other types than the function says, with a :class:`ConfigError` that names the argument.
-
-    Checked are arguments of one type or a union of types; the function itself checks those whose types are in quotes. A home
-    folder takes the place of ``~/`` at the start of an argument, or of an item of a list: no shell has done that here.
-    """
-    signature = inspect.signature(function)
-    unions = (UnionType, Union)
-    types = {
-        name: get_args(each.annotation) if get_origin(each.annotation) in unions else (each.annotation,)
-        for name, each in signature.parameters.items()
-        if each.kind is not each.VAR_KEYWORD
-        and (each.annotation in _KINDS or get_origin(each.annotation) in (*unions, Literal))
-    }
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            given = signature.bind(*arguments, **options)
-        except TypeError as error:
-            unknown = [name for name in options if name not in signature.parameters][:1]
-            hint = "".join(f"; {did_you_mean(name, signature.parameters, ' ')}" for name in unknown).rstrip("; ")
-            raise TypeError(f"{function.__name__}() {error}{hint}") from None
-        for name, value in given.arguments.items():
-            kinds = [_kind(each) for each in types.get(name, ())]
-            if name in types and not any(_is(value, kind) for kind, _ in kinds):
-                known = [str(each) for values, _ in kinds if isinstance(values, list) for each in values]
-                meant = did_you_mean(str(value), known, " ").strip()
-                # A number of the wrong kind, such as nan, was no attempt at None.
-                wanted = [each for _, each in kinds if each != "None" or not isinstance(value, float)]
-                raise ConfigError(Problem(f"but must be {' or '.join(wanted)}", name, value, meant))
-            given.arguments[name] = type(value)(map(at_home, value)) if type(value) in (list, tuple) else at_home(value)
-        return function(*given.args, **given.kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-def _kind(annotation: Any) -> tuple[Any, str]:
-    """What an argument of a type may be, a list of its values for a literal, and its name in a message."""
-    origin = get_origin(annotation)
-    if origin is Literal:
-        values = list(get_args(annotation))
-        return values, f"{'one of ' * (len(values) > 1)}{', '.join(map(str, values))}"
-    return _KINDS.get(annotation) or (origin or annotation, "a list" if origin else f"a {annotation.__name__}")
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind; true and false are no numbers, and bytes no lists."""
-    if isinstance(kind, list):
-        return any(isinstance(value, type(each)) and value == each for each in kind)
-    if isinstance(value, bool | bytes):
-        return kind is type(value)
-    return isinstance(value, kind) and not (isinstance(value, float) and math.isnan(value))
-
-
 class Settings(BaseModel):
     """Base class of all settings: unknown keys are errors, values are checked on assignment, numbers are finite and bounded."""
 
@@ -206,48 +130,35 @@ class Settings(BaseModel):
         return self
 
 
-def parse_yaml(text: str) -> Any:
-    """Read the values of a YAML document that a user wrote.
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the one in C is several times faster
+    """Refuses a key that is given twice, of which PyYAML drops the first value, and numbers that people read as others."""
 
-    Raises:
-        ValueError: it is not YAML, has a key twice, or a number in another base; the message is one line.
-    """
-    try:
-        loader = _LOADER(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                return None
-            _check_node(node, set())
-            return loader.construct_document(node)
-        finally:
-            loader.dispose()
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        lines: dict[tuple[str, str], int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (name := (key.tag, key.value)) in lines:
+                raise ValueError(f"the key {key.value!r} is given twice, first in line {lines[name]}")
+            lines[name] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
 
-
-def _check_node(node: yaml.Node, checked: set[int]) -> None:
-    """Raise a ValueError for a key that is given twice, of which PyYAML drops the first value, and for misread numbers."""
-    if id(node) in checked:  # an alias
-        return
-    checked.add(id(node))
-    if isinstance(node, yaml.ScalarNode):
-        node.value.encode()  # a UnicodeEncodeError for half of a surrogate pair
-        if node.tag in _NUMBERS and _MISREAD.fullmatch(node.value):
+    def construct_scalar(self, node: yaml.ScalarNode) -> Any:
+        text = super().construct_scalar(node)
+        text.encode()  # a UnicodeEncodeError for half of a surrogate pair
+        if node.tag in _NUMBERS and _MISREAD.fullmatch(text):
             raise ValueError(
-                f"{node.value} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
+                f"{text} in line {node.start_mark.line + 1} is octal or of base 60 in YAML; "
                 "write the number in decimal, or quote it if it is a text"
             )
-        return
-    parts = node.value
-    if isinstance(node, yaml.MappingNode):
-        keys = [(key.tag, key.value) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and keys.count((key.tag, key.value)) > 1:
-                raise ValueError(f"the key {key.value!r} is given twice, first in line {key.start_mark.line + 1}")
-        parts = [part for pair in node.value for part in pair]
-    for part in parts:
-        _check_node(part, checked)
+        return text
+
+
+def parse_yaml(text: str) -> Any:
+    """Read the values of a YAML document that a user wrote; a ValueError of one line for what is not YAML or refused."""
+    try:
+        values = yaml.load(text, _Loader)
+        return copy.deepcopy(values)  # a RecursionError for what is nested deeper than others can read
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(one_line(error, 1000).replace('in "<unicode string>", line', "in line")) from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -272,17 +183,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of ``data`` with settings replaced.
-
-    Args:
-        overrides: ``section.key=value`` each, with the value in YAML; or dotted key -> value.
-
-    Raises:
-        ConfigError: a setting has another form, or is below a single value.
-    """
+    """Return a copy of ``data`` with settings replaced: ``section.key=value`` each, in YAML, or dotted key -> value."""
     result = copy.deepcopy(data)
     for key, value in settings_of(overrides):
-        override = f"{key}={value}"
         *sections, last = key.split(".")
         target = result
         for depth, section in enumerate(sections, 1):
@@ -290,26 +193,12 @@ def with_overrides(data: dict[str, Any], overrides: Sequence[str] | Mapping[str,
                 target[section] = {}
             target = target[section]
             if not isinstance(target, dict):
-                inner = functools.reduce(
-                    lambda inside, name: {name: inside}, [last, *reversed(sections[depth:])], value
-                )
-                whole = shlex.quote(f"{'.'.join(sections[:depth])}={_in_a_line(inner)}")
                 raise ConfigError(
-                    f"the setting {override!r} is below {section!r}, which is a single value; where it may be a mapping, give "
-                    f"all of it at once, such as --set {whole}"
+                    f"the setting {key}={value} is below {section!r}, which is a single value; where it may be a mapping, give "
+                    f"all of it at once: --set '{'.'.join(sections[:depth])}={{…}}'"
                 )
         target[last] = value
     return result
-
-
-def _in_a_line(value: Any) -> str:
-    """A value as YAML in one line; as Python shows it where YAML has no form for it."""
-    try:
-        return yaml.safe_dump(
-            value, default_flow_style=True, width=math.inf, sort_keys=False, allow_unicode=True
-        ).strip()
-    except yaml.YAMLError:
-        return str(value)
 
 
 def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -352,9 +241,6 @@ def validate(model: type[Model], data: dict[str, Any], where: str) -> Model:
 
     Checks across several fields of a section run only if each field is valid. So a second pass without the unknown keys
     finds further problems.
-
-    Raises:
-        ConfigError: lists all problems, one per line, with a similar key for each unknown one.
     """
     try:
         return model.model_validate(data)

@@ -6,14 +6,17 @@ The command line prints it without a traceback and exits with :attr:`Contextwise
 
 import contextlib
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from contextwise.base.stopping import exit_status as status_after_signal
 from contextwise.base.stopping import processes
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 NOT_GIVEN: Any = object()
 
 
@@ -101,11 +104,27 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
 
 
+def with_hints(function: Function) -> Function:
+    """Let a call with a misspelt name of an argument fail with a hint at the one that is meant."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError as error:
+            unknown = [name for name in options if name not in signature.parameters]
+            hint = did_you_mean(unknown[0], signature.parameters, " ") if unknown else ""
+            raise TypeError(f"{function.__name__}() {error}; {hint}".rstrip("; ")) from None
+        return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
+
+
 def misspelt(path: str | Path, known: Iterable[str] = ()) -> str:
     """The end of a message on a path that does not exist: ``; did you mean notes.jsonl?``, or empty without a similar one.
 
-    Args:
-        known: names that may be meant, beside the files and folders there.
+    ``known`` names may be meant, beside the files and folders there.
     """
     given, near = Path(path), list[str | Path]()
     with contextlib.suppress(OSError, ValueError, StopIteration):  # no name that a file may have
@@ -127,10 +146,7 @@ def not_installed(package: str, command: str = "") -> str:
     """The clause on a package that a feature needs: ``which is not installed; install it with: pip install ray``.
 
     It names the library, not an extra of this distribution: pip finds an extra in the clone alone, and a library anywhere.
-
-    Args:
-        package: as pip takes it, such as ``lm_eval[longbench]``, or several with spaces between.
-        command: where ``pip install PACKAGE`` is not enough.
+    ``command`` takes the place of ``pip install PACKAGE``.
     """
     quoted = " ".join(f"'{each}'" if "[" in each else each for each in package.split())
     return f"which is not installed; install it with: {command or f'pip install {quoted}'}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal
 
 LARGEST = 1e100
 """Of a number in a file, where larger ones are null: their sums and squares overflow."""
@@ -22,21 +22,6 @@ FEWEST_DOCUMENTS = 6
 cannot show whether they have."""
 
 _ABOUT = ("method", "documents", "seeds", "n")
-
-
-class EstimateJson(TypedDict):
-    """An estimate as JSON; after its limits, how an interval was made, and what one of another confidence takes."""
-
-    value: float
-    low: float
-    high: float
-    method: NotRequired[str]
-    documents: NotRequired[int]
-    seeds: NotRequired[int]
-    n: NotRequired[int]
-    freedom: NotRequired[float | None]
-    parts: NotRequired[list[list[float | None]]]
-    confidence: NotRequired[float]
 
 
 def joint_freedom(parts: Sequence[tuple[float, float]], confidence: float = CONFIDENCE) -> float:
@@ -201,7 +186,7 @@ class Estimate:
     def __format__(self, form: str) -> str:
         return f"{self.shown(self.value, form or 'number')} {self.interval(form or 'number')}".rstrip()
 
-    def to_dict(self) -> EstimateJson:
+    def to_dict(self) -> dict[str, Any]:
         """``{"value", "low", "high"}``; of an interval also its method, counts and parts, its degrees of freedom if they are
         not those of the counts, and its confidence if that is not 95%.
 
@@ -209,9 +194,11 @@ class Estimate:
         too.
         """
         numbers = {"value": self.value, "low": self.low, "high": self.high}
-        finite = {name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()}
+        finite: dict[str, Any] = {
+            name: x if x is not None and abs(x) <= LARGEST else None for name, x in numbers.items()
+        }
         if not self.has_interval:
-            return cast(EstimateJson, finite)
+            return finite
         about: dict[str, Any] = {name: value for name in _ABOUT if (value := getattr(self, name))}
         freedom = self.degrees_of_freedom
         if not (
@@ -222,7 +209,7 @@ class Estimate:
             about["parts"] = [[_finite(number) for number in part] for part in self.parts]
         if self.confidence != CONFIDENCE:
             about["confidence"] = self.confidence
-        return cast(EstimateJson, finite | about)
+        return finite | about
 
 
 def _finite(number: float) -> float | None:
@@ -294,11 +281,6 @@ def written(value: Any, form: str = "number", missing: str = NOT_KNOWN) -> str:
     return f"−{text[1:]}" if text.startswith("-") else text  # a minus sign, as wide as the plus
 
 
-def fields_in_json(kind: Any) -> list[str]:
-    """The fields of a dataclass that its JSON has."""
-    return [each.name for each in dataclasses.fields(kind) if each.metadata != NOT_IN_JSON]
-
-
 def as_json(value: Any) -> Any:
     """Convert dataclasses, estimates, arrays, paths and containers of them to JSON values; NaN, infinities and numbers beyond
     :data:`LARGEST` become None.
@@ -309,8 +291,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Estimate):
         return value.to_dict()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [*fields_in_json(type(value)), *getattr(value, "IN_JSON", ())]
-        return {name: as_json(getattr(value, name)) for name in names}
+        names = [each.name for each in dataclasses.fields(value) if each.metadata != NOT_IN_JSON]
+        return {name: as_json(getattr(value, name)) for name in [*names, *getattr(value, "IN_JSON", ())]}
     to_dict = getattr(value, "to_dict", None)
     if to_dict is not None:
         return as_json(to_dict())

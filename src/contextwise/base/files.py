@@ -83,22 +83,6 @@ def disk_errors(what: str, where: Path) -> Iterator[None]:
 # ---- paths ----
 
 
-class KeptPath:
-    """Attribute of an object for its path: as it was given, or absolute once the current folder is another one."""
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self.name = name
-
-    def __set__(self, instance: Any, path: Path) -> None:
-        instance.__dict__[self.name] = path, path.absolute()
-
-    def __get__(self, instance: Any, _: type | None = None) -> Path:
-        if instance is None:  # a dataclass looks for a default
-            raise AttributeError(self.name)
-        given, absolute = instance.__dict__[self.name]
-        return given if given.is_absolute() or Path.cwd() / given == absolute else absolute
-
-
 def expanded(path: str | Path) -> Path:
     """A path with a home folder in place of ``~``; a ConfigError if it is empty, or there is no such home folder."""
     if not str(path).strip():  # the path of an empty text is the current folder, which nobody meant
@@ -112,16 +96,10 @@ def expanded(path: str | Path) -> Path:
         ) from None
 
 
-def at_home(value: Any) -> Any:
-    """A path, or the text of one, with the home folder in place of ``~/`` at its start; anything else as it is."""
-    return type(value)(expanded(value)) if isinstance(value, str | Path) and str(value).startswith("~/") else value
-
-
 def output_folder(path: Path) -> Path:
     """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
 
-    Raises:
-        ConfigError: it has no name of its own (``.``, ``..``, ``/``), so that nothing can be written beside it and renamed.
+    One without a name of its own (``.``, ``..``, ``/``) is refused: nothing can be written beside it and renamed.
     """
     path = expanded(path)
     if path.name in ("", "..", "."):
@@ -191,13 +169,8 @@ def exclusive(path: Path, what: str, *, wait: bool = False, inside: bool = False
     lock is the existence of ``.NAME.lock.owner`` (:class:`filelock.SoftFileLock`). What killed attempts at writing ``path``
     left beside it is removed, and so are folders made for ``path`` in which nothing is written.
 
-    Args:
-        wait: wait for the other process, with a message on standard error, instead of failing.
-        inside: put the lock file into the folder ``path``, as ``.lock``; the folder is created if it does not exist.
-
-    Raises:
-        ConfigError: another process holds the lock, and ``wait`` is false.
-        DataError: the lock file cannot be written.
+    With ``wait`` another process is waited for, with a message, where else a ConfigError is raised. With ``inside`` the lock
+    file is ``.lock`` in the folder ``path``, which is created if it does not exist.
     """
     absolute = path.absolute()
     file = _lock_file(absolute, inside)
@@ -362,9 +335,6 @@ def atomic_directory(
     One process at a time writes ``path``; others wait.
     With ``replace`` an existing folder is replaced; otherwise ``path`` must not exist when the block ends, or be an empty
     folder. With ``held`` this process already holds ``path``, or a folder that contains it, with :func:`exclusive`.
-
-    Raises:
-        DataError: the disk is full, ``path`` cannot be written, or exists without ``replace``.
     """
     with disk_errors(what, path), contextlib.nullcontext() if held else exclusive(path, what, wait=True):
         partial = path.parent / f"{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}"
@@ -492,14 +462,7 @@ def write_json(path: Path, value: Any, what: str = "the file") -> None:
 
 
 def read_json(path: Path, what: str, mend: str = "") -> Any:
-    """Read a JSON file that Contextwise wrote.
-
-    Args:
-        mend: how to mend the file, the end of an error.
-
-    Raises:
-        DataError: it is missing, unreadable, or not JSON.
-    """
+    """Read a JSON file that Contextwise wrote; a DataError that ends with ``mend`` if it is missing or not JSON."""
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

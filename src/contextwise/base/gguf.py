@@ -13,11 +13,7 @@ from contextwise.base.progress import say
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that a path or a known name stands for; None for another model.
-
-    Raises:
-        CheckpointError: the package of a known model is not installed.
-    """
+    """The GGUF file that a path or a known name, whose package must be installed, stands for; None for another model."""
     if name in PACKAGED and not Path(name).exists():
         package, install = PACKAGED[name]
         spec = importlib.util.find_spec(package)
@@ -37,12 +33,7 @@ def gguf_folder(name: str) -> Path | None:
 
 
 def converted(file: Path) -> Path:
-    """The folder with the float32 weights and the tokenizer of a GGUF file, below the cache of Hugging Face; made once.
-
-    Raises:
-        CheckpointError: the package ``gguf`` is missing, or transformers cannot read the file.
-        DataError: the folder cannot be written.
-    """
+    """The folder with the float32 weights and the tokenizer of a GGUF file, below the cache of Hugging Face; made once."""
     folder = cache_folder("gguf") / f"{file.stem}-{sha256_file(file)[:12]}"
     if folder.exists():
         return folder

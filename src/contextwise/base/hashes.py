@@ -6,9 +6,7 @@ A folder is sealed by ``manifest.json``, which holds size and SHA-256 of its fil
 import contextlib
 import hashlib
 import json
-import os
-import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,6 @@ from contextwise.base.schemas import parse_json
 
 MANIFEST = "manifest.json"
 SEAL, _SEALED = "sha256", "contextwise-files"
-LARGE = 2**24
-"""Bytes of content whose hash is kept, in the folder of Hugging Face's cache; less is hashed in an instant."""
-SETTLED_NS = 2_000_000_000
-"""Age in nanoseconds of the newest change of files whose hash is kept: clocks of file systems have steps of up to 2 s."""
 MODEL_FILES: tuple[str, ...] = ("*.safetensors", "*.safetensors.index.json", "config.json", "*.py")
 MODEL_FILES += ("generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json")
 MODEL_FILES += ("chat_template*", "vocab.*", "merges.txt", "*.model", "adapter_config.json")
@@ -48,40 +42,12 @@ def cache_folder(kind: str) -> Path:
 
 
 def content_digest(path: Path, files: Iterable[Path] | None = None) -> str:
-    """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all.
-
-    The content of more than :data:`LARGE` bytes is hashed once for a user, as long as no file of it has another size, time or
-    place on the disk. Use :func:`sha256_file` to find damage, which a disk does to a file without a change of its times.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    alone = not path.is_dir()
-    chosen = [path] if alone else sorted(path.rglob("*") if files is None else files)
-    chosen = chosen if alone else [file for file in chosen if file.is_file()]
-    before = _states(chosen)
-    size = sum(each.st_size for each in before)
-    kept = cache_folder("hashes") / content_key(path=str(path.absolute()), files=list(map(str, chosen)))
-    state = [[each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns] for each in before]
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        known = unsealed(parse_json(kept.read_text(encoding="utf-8"))) if size > LARGE else {}
-        if known["state"] == state:
-            return known["digest"]
-    hashes = {file.relative_to(path).as_posix(): sha256_file(file) for file in chosen}
-    digest = hashes["."] if alone else content_key(files=hashes)
-    # The times of a file that has just been written may not tell its next change.
-    newest = max((max(each.st_mtime_ns, each.st_ctime_ns) for each in before), default=0)
-    if size > LARGE and time.time_ns() - newest > SETTLED_NS and _states(chosen) == before:
-        with contextlib.suppress(OSError):  # a home that cannot be written to
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            partial = kept.with_name(f"{kept.name}-{os.getpid()}")
-            partial.write_text(json.dumps(sealed({"state": state, "digest": digest})), encoding="utf-8")
-            partial.replace(kept)
-    return digest
-
-
-def _states(files: Sequence[Path]) -> list[os.stat_result]:
-    return [file.stat() for file in files]
+    """SHA-256, hexadecimal, of a file's bytes; of a folder, of the names and bytes of ``files`` in it, by default all."""
+    if not path.is_dir():
+        return sha256_file(path)
+    chosen = sorted(path.rglob("*") if files is None else files)
+    hashes = {file.relative_to(path).as_posix(): sha256_file(file) for file in chosen if file.is_file()}
+    return content_key(files=hashes)
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -135,48 +101,30 @@ def sealed_files(folder: Path) -> set[str]:
 def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str = "") -> str | None:
     """Describe what changed in a folder since :func:`seal`; None if it is intact.
 
-    Args:
-        required: whether a folder without such a manifest counts as damaged; folders of others may have none, or their own.
-        unread: pattern of names of files to leave out.
-        alone: name of the only file to check.
+    Unless it is ``required``, a manifest may be missing or that of another program. ``unread`` is a pattern of files to leave
+    out, ``alone`` the only file to check.
     """
-    file = folder / MANIFEST
-    if not file.exists():
+    if not (folder / MANIFEST).exists():
         return f"it has no {MANIFEST}" if required else None
     try:
-        return _difference(folder, required, unread, alone)
+        manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
+        if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
+            return None
+        for name, entry in unsealed(manifest)["files"].items():
+            file = folder / name
+            if (unread and file.match(unread)) or alone not in ("", name):
+                continue
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
+                return f"{name} has changed since it was written"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST}, or a file that it lists, cannot be read ({error})"
-
-
-def _difference(folder: Path, required: bool, unread: str, alone: str) -> str | None:
-    """The first difference between a folder and its manifest; arguments as for :func:`damage`.
-
-    Raises:
-        OSError: a file cannot be read.
-        ValueError, KeyError, TypeError, AttributeError: the manifest is none.
-    """
-    file = folder / MANIFEST
-    manifest = parse_json(file.read_text(encoding="utf-8"))
-    if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
-        return None
-    for name, entry in unsealed(manifest)["files"].items():
-        file = folder / name
-        if (unread and file.match(unread)) or alone not in ("", name):
-            continue
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
-            return f"{name} has changed since it was written"
     return None
 
 
 def check_intact(folder: str | Path, unread: str = "") -> None:
-    """Check the folder of a model or tokenizer before it is loaded, if it was sealed; ``unread`` as for :func:`damage`.
-
-    Raises:
-        CheckpointError: a file has changed.
-    """
+    """Check the folder of a model or tokenizer before it is loaded, if it was sealed; a CheckpointError if it has changed."""
     path = Path(folder)
     if not (path / MANIFEST).is_file():
         return

@@ -9,7 +9,7 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contextwise.base.errors import ConfigError, one_line
 
@@ -45,22 +45,7 @@ def torch_device(name: "str | torch.device" = "auto") -> "torch.device":
     return device
 
 
-class Environment(TypedDict, total=False):
-    """What :func:`describe_environment` finds."""
-
-    python: str
-    system: str
-    processor: str
-    cores: int | None
-    threads: int
-    memory_gib: float
-    gpus: list[str]
-    cuda: str | None
-    versions: dict[str, str | None]
-    commit: str | None
-
-
-def describe_environment() -> Environment:
+def describe_environment() -> dict[str, Any]:
     """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
     import torch
 

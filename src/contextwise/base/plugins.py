@@ -40,14 +40,7 @@ def _source_tree(group: str) -> list[EntryPoint]:
 
 @cache
 def points(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name, in alphabetical order.
-
-    Args:
-        group: its name without ``contextwise.``, such as ``models``.
-
-    Raises:
-        ConfigError: two packages offer a feature of the same name.
-    """
+    """The entry points of a group such as ``models`` by name; a ConfigError if two packages offer a feature of one name."""
     group = f"{PROJECT}.{group}"
     own = _source_tree(group)
     installed = [point for point in entry_points(group=group) if not own or _package(point) != PROJECT]
@@ -63,11 +56,7 @@ def points(group: str) -> dict[str, EntryPoint]:
 
 @cache
 def load(group: str) -> dict[str, Any]:
-    """Load the features of a group, by name. Those of other packages that cannot be imported are left out, with a note.
-
-    Raises:
-        ConfigError: as :func:`points`.
-    """
+    """Load the features of a group, by name. Those of other packages that cannot be imported are left out, with a note."""
     features = {name: feature(point) for name, point in points(group).items()}
     return {name: each for name, each in features.items() if each is not None}
 

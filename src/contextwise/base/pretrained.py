@@ -36,9 +36,6 @@ def refuse_missing(model: str | Path) -> None:
     """Refuse the path of a model where there is nothing; a name that may be on the Hub passes.
 
     ``owner/name`` may be on the Hub, unless it looks like a path or is inside an existing folder.
-
-    Raises:
-        CheckpointError: nothing exists there.
     """
     try:
         if Path(model).exists():
@@ -53,11 +50,7 @@ def refuse_missing(model: str | Path) -> None:
 
 
 def refuse_unreachable(model: str | Path) -> None:
-    """Refuse a name that is no path here, is not in the Hub's local cache, and not to be downloaded (no minute of retries).
-
-    Raises:
-        CheckpointError: says what is wrong with the Hub.
-    """
+    """Refuse a name that is no path here, is not in the Hub's local cache, and not to be downloaded (no minute of retries)."""
     if Path(model).exists():
         return
     from huggingface_hub import try_to_load_from_cache
@@ -75,11 +68,7 @@ def refuse_unreachable(model: str | Path) -> None:
 
 
 def nothing_at(model: str | Path, problem: str = "") -> str:
-    """The message for a model that does not exist, with a similar name if there is one.
-
-    Args:
-        problem: why the Hub could not be asked either.
-    """
+    """The message for a model that does not exist, with a similar name; ``problem``: why the Hub could not be asked either."""
     also = f", and {problem}" if problem else ""
     return f"there is no run and no model at {model}{also}{misspelt(model, PACKAGED)}"
 
@@ -87,8 +76,7 @@ def nothing_at(model: str | Path, problem: str = "") -> str:
 def from_pretrained(loader: Any, source: str | Path, **options: Any) -> Any:
     """Load with a class that has ``from_pretrained``; code of ``source`` runs only if :data:`trust` says so.
 
-    Raises:
-        CheckpointError: a file of a folder that Contextwise has sealed has changed; weights are read for this with them only.
+    A sealed folder must not have changed; of weights this is checked only where they are loaded.
     """
     check_intact(source, unread="" if "use_safetensors" in options else "*.safetensors")
     name, revision = hub_revision(source)

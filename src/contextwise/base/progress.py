@@ -10,7 +10,6 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event
-from types import FrameType
 from typing import Any
 
 from rich import progress
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.segment import Segment
 
 from contextwise.base.errors import Interrupted
-from contextwise.base.stopping import SIGNALS, first_process, received
+from contextwise.base.stopping import first_process, handled, received
 
 STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that steer a terminal or the direction of what follows."""
@@ -141,29 +140,22 @@ class Interruption:
     @contextlib.contextmanager
     def listening(self) -> Iterator["Interruption"]:
         """Handle the signals inside the ``with`` block; no effect outside the main thread or inside another block."""
-        previous: dict[signal.Signals, Any] = {}
+        previous: dict[int, Any] = {}
 
-        def handle(number: int, frame: FrameType | None) -> None:
+        def handle(number: int, _: object) -> None:
             self.signal = signal.Signals(number).name
             received.number = number
-            signal.signal(number, previous[signal.Signals(number)])
+            signal.signal(number, previous[number])
 
         if self._listening:
             yield self
             return
-        try:
-            for number in SIGNALS:
-                previous[number] = signal.signal(number, handle)
-        except ValueError:  # not the main thread, which alone receives signals
-            yield self
-            return
-        self._listening, self.signal = True, None
-        try:
-            yield self
-        finally:
-            self._listening, self.signal = False, None
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        with handled(handle, previous):
+            self._listening = bool(previous)
+            try:
+                yield self
+            finally:
+                self._listening, self.signal = False, None
 
 
 interruption = Interruption()

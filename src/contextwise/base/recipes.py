@@ -11,6 +11,7 @@ from typing import ClassVar
 from contextwise.base import plugins
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.files import expanded
 
 RECIPES = Path(str(resources.files("contextwise"))) / "recipes"
 """Folder of the core's recipes, ``<document>/<name>.yaml``; ``variants/`` has models of their own."""
@@ -25,9 +26,8 @@ class RecipeKind:
         key: only files of this kind have it at the top.
         settings: class of what the file holds, ``MODULE:NAME``; empty if it is another class for each file.
         resolved: file of a folder that the verb made; empty if the folder has no page of its own.
-        page: function that writes the page of such a folder or of a table, ``MODULE:NAME``; its arguments are their path, that
-            of the page, and ``tables`` (a folder for tables as CSV files, or None); it returns the CSV files.
-        tables: whether the page can be made of one file as well.
+        page: function that writes the page of such a folder or of a table's file, ``MODULE:NAME``; its arguments are their
+            path, that of the page, and ``tables`` (a folder for tables as CSV files, or None); it returns the CSV files.
     """
 
     verb: str
@@ -35,11 +35,10 @@ class RecipeKind:
     settings: str = ""
     resolved: str = ""
     page: str = ""
-    tables: bool = False
 
     def made(self, path: Path) -> bool:
-        """Whether the kind can make a page of a path: of a folder that the verb made, or of a file if it has tables."""
-        return bool(self.page) and (self.tables if path.is_file() else (path / self.resolved).is_file())
+        """Whether the kind can make a page of a path: of a folder that the verb made, or of a file."""
+        return bool(self.page) and (path.is_file() or (path / self.resolved).is_file())
 
 
 def recipe_kinds() -> dict[str, RecipeKind]:
@@ -99,15 +98,8 @@ def shipped_recipe(name: str, verb: str = "train") -> Path | None:
 
 
 def recipe_path(name: str | Path, verb: str = "train", folder: Path = Path()) -> Path:
-    """The file of a recipe: a path below ``folder``, the name of a recipe of a package, or the folder that the verb made.
-
-    Args:
-        verb: what the recipe is for, where several recipes have the name.
-
-    Raises:
-        ConfigError: there is no such recipe, or it is for another verb.
-    """
-    path = folder / name
+    """The file of a recipe for a verb: a path below ``folder``, a name of a recipe of a package, or the verb's folder."""
+    path = folder / expanded(name)
     if path.is_file() or path.suffix in (".yaml", ".yml"):
         _refuse_other_kind(path, verb)
         return path

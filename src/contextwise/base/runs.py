@@ -10,24 +10,22 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, Strict
 
-from contextwise.base.config import checked, read_yaml
+from contextwise.base.config import read_yaml
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.files import (
-    KeptPath,
     atomic_write,
     disk_errors,
     exclusive,
+    expanded,
     make_folder,
     read_sealed_json,
     write_sealed_json,
 )
-from contextwise.base.machine import Environment
-from contextwise.base.progress import say_once
 from contextwise.base.schemas import Count, Number, matching, parse_json
 from contextwise.base.views import Viewed
 
@@ -86,48 +84,20 @@ ROWS: dict[str, type[Row]] = {"train": LossRow, "validation": LossRow, "curve": 
 """Kind of a row -> its type."""
 
 
-class DataOfRun(BaseModel):
-    """What is read of the section ``data``."""
-
-    corpus: str = ""
-    context: Count = 0
-
-
-class TrainingOfRun(BaseModel):
-    """What is read of the section ``training``."""
-
-    evaluation_tokens: Count = 0
-    schedule: str = ""
-    warmup_steps: Number = 0
-    trunk: str | None = None
-
-
-class ModelOfRun(BaseModel):
-    """What is read of the section ``model``."""
-
-    size: str | None = None
-    family: str | None = None
-    pretrained: str | None = None
-    layers: Count | None = None
-    width: Count | None = None
-    heads: Count | None = None
-
-
 class RecipeOfRun(BaseModel):
-    """What is read of a resolved recipe, which a person may have changed, without the code that trains it."""
+    """The form of a resolved recipe, which a person may have changed."""
 
     name: str = ""
     seed: Annotated[int, Strict()] = 0
-    data: DataOfRun = DataOfRun()
-    model: ModelOfRun = ModelOfRun()
+    data: dict[str, Any] = {}
+    model: dict[str, Any] = {}
     objective: dict[str, Any] | str = ""
-    training: TrainingOfRun = TrainingOfRun()
+    training: dict[str, Any] = {}
 
 
 class RunFolder(Viewed):
     """The folder of a run. The constructor reads and writes nothing."""
 
-    path = KeptPath()
     recipe_file = property(lambda self: self.path / "recipe.yaml")
     environment_file = property(lambda self: self.path / "environment.json")
     metrics_file = property(lambda self: self.path / "metrics.jsonl")
@@ -137,7 +107,6 @@ class RunFolder(Viewed):
     model = property(lambda self: self.path / "model")
     evaluation = property(lambda self: self.path / "evaluation")
 
-    @checked
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
@@ -164,7 +133,7 @@ class RunFolder(Viewed):
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
         """Open an existing run; a :class:`CheckpointError` if the folder does not exist or contains no run."""
-        run = cls(path)
+        run = cls(expanded(path))
         if not run.recipe_file.exists():
             raise CheckpointError(f"{path} is not a run: it has no recipe.yaml")
         return run
@@ -200,11 +169,11 @@ class RunFolder(Viewed):
             raise DataError(f"the recipe of the run {self.recipe_file} is damaged: {error}") from None
         return values
 
-    def environment(self) -> Environment:
+    def environment(self) -> dict[str, Any]:
         """Hardware and versions with which the run was begun; empty if they were not written."""
         if not self.environment_file.exists():
             return {}
-        return cast(Environment, read_sealed_json(self.environment_file, "the environment of the run"))
+        return read_sealed_json(self.environment_file, "the environment of the run")
 
     def summary(self) -> dict[str, Any]:
         """The summary of a finished run; a :class:`CheckpointError` if it is not finished."""
@@ -228,55 +197,39 @@ class RunFolder(Viewed):
         """Write the summary, the last step of a run."""
         write_sealed_json(self.summary_file, summary, "the summary")
 
-    def metrics(self, kind: str | None = None, whole: bool = False) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all.
+    def metrics(self, kind: str | None = None, until: int | None = None) -> list[dict[str, Any]]:
+        """Rows of ``metrics.jsonl``, of one kind (``train``, ``validation``) or of all; those up to the step ``until``.
 
-        Lines that are damaged are named and left out, or an error if ``whole``. The last one may be incomplete.
+        The last line may be incomplete, in a run that was killed. Lines after the rows up to ``until`` may be damaged.
 
         Raises:
-            CheckpointError: the file cannot be read, or is not text.
+            CheckpointError: the file cannot be read, or another line is damaged.
         """
-        rows, damaged = self._rows(kind)
-        if damaged and whole:
-            raise self._damaged(*next(iter(damaged.items())))
-        if damaged:
-            shown = ", ".join(map(str, list(damaged)[:6])) + " …" * (len(damaged) > 6)
-            say_once(f"note: {self.metrics_file} is read without line {shown}: {next(iter(damaged.values()))}")
-        return list(rows.values())
-
-    def _damaged(self, line: int, why: str) -> CheckpointError:
-        return CheckpointError(
-            f"line {line} of {self.metrics_file} is damaged: {why}; restore it, or remove the run and train it again"
-        )
-
-    def _rows(self, kind: str | None = None) -> tuple[dict[int, dict[str, Any]], dict[int, str]]:
-        """The rows by line, and why other lines are damaged; the last line may be incomplete, in a run that was killed."""
         if not self.metrics_file.exists():
-            return {}, {}
+            return []
         try:
-            *lines, last = self.metrics_file.read_text(encoding="utf-8").split("\n")
+            lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
             raise CheckpointError(
                 f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
             ) from None
-        rows, damaged = dict[int, dict[str, Any]](), dict[int, str]()
-        for number, line in enumerate([*lines, last], start=1):
+        rows, damage, lost = list[dict[str, Any]](), "", until is None
+        for number, line in enumerate(lines, start=1):
             try:
                 row = parse_json(line)
+                matching(ROWS.get(str(row.get("kind")), Row) if isinstance(row, dict) else Row, row)
             except ValueError as error:
-                if line and number <= len(lines):
-                    damaged[number] = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+                if line and number < len(lines):
+                    why = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+                    damage = damage or f"line {number} of {self.metrics_file} is damaged: {why}"
                 continue
-            own = row.get("kind", "") if isinstance(row, dict) else ""
-            try:
-                matching(ROWS.get(own, Row) if isinstance(own, str) else Row, row)
-            except ValueError as error:
-                damaged[number] = str(error)
-                continue
-            if kind in (None, own):
-                rows[number] = row
-        return rows, damaged
+            if until is None or row["step"] <= until:
+                lost = lost or bool(damage)
+                rows.append(row)
+        if damage and lost:
+            raise CheckpointError(f"{damage}; restore it, or remove the run and train it again")
+        return [row for row in rows if kind in (None, row["kind"])]
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row, in one write."""
@@ -291,12 +244,8 @@ class RunFolder(Viewed):
 
     def rewind_metrics(self, step: int, trunk: "RunFolder | None" = None) -> None:
         """Remove the rows after ``step``, whose steps will be repeated; with a trunk, start with its rows up to ``step``."""
-        source = trunk or self
-        known, damaged = source._rows()
-        kept = {number: row for number, row in known.items() if row["step"] <= step}
-        if lost := [number for number in damaged if number < max(kept, default=0)]:
-            raise source._damaged(lost[0], damaged[lost[0]])
-        atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in kept.values()), "metrics")
+        rows = (trunk or self).metrics(until=step)
+        atomic_write(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows), "metrics")
 
     def write_recipe(self, recipe: dict[str, Any]) -> None:
         """Write the recipe to the folder, unless the folder already contains this run. Requires :meth:`locked`.
@@ -310,9 +259,7 @@ class RunFolder(Viewed):
     def renew_recipe(self, recipe: dict[str, Any], anew: bool) -> None:
         """Write the recipe again. Requires :meth:`locked`, and inputs with the contents that the run is trained on.
 
-        Args:
-            anew: whether the run begins with its first step; the whole recipe is written. Otherwise only its sections ``data``
-                and ``model``, which may name other paths to the same corpora and the same code.
+        Unless the run begins ``anew``, only its sections ``data`` and ``model``, which may name other paths to the same inputs.
         """
         before = self.recipe()
         renewed = recipe if anew else before | {name: recipe[name] for name in ("data", "model")}
@@ -357,10 +304,8 @@ def measured_on(recipe: dict[str, Any], examples: int | None) -> str:
         return ""
     context = recipe.get("data", {}).get("context")
     objective = recipe.get("objective") or "causal"
-    causal = context is not None and "causal" in (
-        objective,
-        objective.get("name") if isinstance(objective, dict) else "",
-    )
+    name = objective.get("name") if isinstance(objective, dict) else objective
+    causal = isinstance(context, int) and name == "causal"
     what = f"window{'s' * (examples != 1)} of {context:,} tokens" if causal else f"example{'s' * (examples != 1)}"
     return f" on {examples:,} {what}"
 

@@ -1,14 +1,17 @@
 """SIGINT and SIGTERM end the command line with one line and one exit status, whatever it is doing.
 
 The command calls :func:`prepare_process` before it imports anything slow: from then on a signal ends the process at once.
-Later, inside :class:`Raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
+Later, inside :func:`raising`, it raises :class:`Stopped`, so that what is open is closed; measurements and training
 install a handler of their own, which lets them save (:class:`contextwise.base.progress.Interruption`). Where Contextwise is
 imported as a library, signals are left alone.
 """
 
 import atexit
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator
+from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _EXIT_STATUS = 128
@@ -72,26 +75,33 @@ def prepare_process() -> None:
         atexit.register(signal.signal, number, signal.SIG_IGN)
 
 
-class Raising:
-    """Context in which the signals raise :class:`Stopped`; no effect outside the main thread."""
+@contextlib.contextmanager
+def handled(handle: Callable[[int, object], None], previous: dict[int, Any]) -> Iterator[None]:
+    """Handle the signals in the ``with`` block; their handlers of before are put into ``previous``, and back.
 
-    def __enter__(self) -> None:
-        received.number, received.raised = None, False
-        self.process = os.getpid()
-        try:
-            self.previous = {number: signal.signal(number, self.handle) for number in SIGNALS}
-        except ValueError:  # not the main thread, which alone receives signals
-            self.previous = {}
+    No effect outside the main thread, which alone receives signals.
+    """
+    with contextlib.suppress(ValueError):
+        for number in SIGNALS:
+            previous[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
 
-    def handle(self, number: int, _: object) -> None:
-        """Raise :class:`Stopped`; end a forked child as the signal would."""
-        if os.getpid() != self.process:
+def raising() -> contextlib.AbstractContextManager[None]:
+    """Context in which the signals raise :class:`Stopped`; a forked child ends as the signal would end it."""
+    process = os.getpid()
+
+    def handle(number: int, _: object) -> None:
+        if os.getpid() != process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         received.number, received.raised = number, True
         raise Stopped
+
+    received.number, received.raised = None, False
+    return handled(handle, {})

@@ -114,12 +114,14 @@ class Table:
         """The rows."""
         return [row if isinstance(row, Row) else Row(row) for row in self.rows]
 
-    def _titles(self) -> list[str]:
-        """Titles of all columns, with those of the intervals that have their own."""
+    def _layout(self) -> list[tuple[str, Column, bool]]:
+        """Title and column of all columns, those of intervals that have their own among them; whether it is such a one."""
         estimates = [cell for row in self.lines for cell in row.cells if isinstance(cell, Estimate)]
         interval = f"{estimates[0].confidence if estimates else CONFIDENCE:.0%} interval"
-        titles = ([column.title, *([interval] if column.interval == "own" else [])] for column in self.heads)
-        return [*chain.from_iterable(titles)]
+        layout = [
+            [(each.title, each, False), (interval, each, True)][: 1 + (each.interval == "own")] for each in self.heads
+        ]
+        return [*chain.from_iterable(layout)]
 
     def _cells(self, row: Row) -> Iterator[tuple[list[str], bool]]:
         """Lines of each cell of a row, and of intervals in their own columns; whether it is a significant difference."""
@@ -133,20 +135,17 @@ class Table:
         padding = (0, 1, 0, 0) if len(self.columns) > MOST_WIDE_COLUMNS else (0, 1)
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
         rows = [[*self._cells(row)] for row in self.lines]
-        titles, place = self._titles(), 0
-        for number, column in enumerate(self.heads):
-            justify, numeric = column.align or ("right" if number else "left"), column.kind != "text"
-            title = titles[place]
+        for place, (title, column, is_interval) in enumerate(self._layout()):
+            if is_interval:
+                table.add_column(title, justify="right", no_wrap=True)
+                continue
+            justify, numeric = column.align or ("right" if place else "left"), column.kind != "text"
             if numeric:  # its numbers are never broken, but long names above them are
                 longest = max([LONGEST_WORD, *(len(line) for cells in rows for line in cells[place][0])])
                 lines = title.split("\n")
                 title = "\n".join(line if " " in line else textwrap.fill(line, longest) for line in lines)
             layout: dict[str, Any] = {"justify": justify, "no_wrap": numeric, "min_width": column.width}
             table.add_column(Text(title), overflow="fold", **layout)
-            place += 1
-            if column.interval == "own":
-                table.add_column(titles[place], justify="right", no_wrap=True)
-                place += 1
         for row, cells in zip(self.lines, rows, strict=True):
             texts = (Text("\n".join(lines), style="bold" if row.bold or bold else "") for lines, bold in cells)
             table.add_row(*texts, end_section=row.last)
@@ -155,12 +154,10 @@ class Table:
     def __html__(self) -> str:
         """Render for a page: escaped, with the classes of the style sheet."""
         title, escape = html.escape(self.title), html.escape
-        in_line = map(_in_line, self._titles())
-        aligned = [each for column in self.heads for each in (column.align, None)[: 1 + (column.interval == "own")]]
-        styles = [' style="text-align:left"' * (align == "left") for align in aligned]
-        titles = "".join(
-            f'<th scope="col"{style}>{escape(name)}</th>' for name, style in zip(in_line, styles, strict=True)
-        )
+        styles, titles = [], ""
+        for name, column, is_interval in self._layout():
+            styles.append(' style="text-align:left"' * (column.align == "left" and not is_interval))
+            titles += f'<th scope="col"{styles[-1]}>{escape(_in_line(name))}</th>'
         body = []
         for row in self.lines:
             cells = []

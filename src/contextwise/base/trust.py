@@ -1,10 +1,6 @@
 """The user's choice about foreign Python code: that which comes with a model or tokenizer runs only if the user allows it."""
 
+from types import SimpleNamespace
 
-class Trust:
-    """The user's choice, for the whole process."""
-
-    remote_code = False
-
-
-trust = Trust()
+trust = SimpleNamespace(remote_code=False)
+"""The choice for the whole process."""

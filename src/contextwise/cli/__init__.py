@@ -27,7 +27,7 @@ from rich.text import Text
 
 from contextwise.base import stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, one_line
-from contextwise.base.progress import console, document_printed, printable
+from contextwise.base.progress import console, document_printed, printable, say
 from contextwise.base.stopping import first_process
 from contextwise.base.trust import trust
 from contextwise.cli.commands import HELP_OPTIONS, LazyCommands
@@ -141,7 +141,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="plainer")  # names of files need not be text, and a terminal may know ASCII alone
     try:
-        with stopping.Raising():
+        with stopping.raising():
             status = _status_of_command()
     except stopping.Stopped:  # while the end was reported
         stopping.end_at_once(stopping.received.number or signal.SIGINT)
@@ -152,8 +152,11 @@ def _status_of_command() -> int:
     show_traceback, trust.remote_code = _take("--traceback"), _take("--trust-remote-code")
     document_printed.clear()
     try:
-        if not _has_current_folder():  # torch's libraries would end the process
-            raise ConfigError("the current folder was removed; run the same command again in a folder that exists")
+        try:
+            Path.cwd()
+        except OSError:  # torch's libraries would end the process
+            message = "the current folder was removed; run the same command again in a folder that exists"
+            raise ConfigError(message) from None
         let_threads_sleep()
         status = app(prog_name="contextwise", standalone_mode=False) or 0  # the status of an Exit
     except SystemExit as end:
@@ -161,8 +164,7 @@ def _status_of_command() -> int:
     except BaseException as error:
         status = 1 if isinstance(error, OSError) and not _flushed() else _report(error, show_traceback)
     if stopping.received.raised:
-        if first_process():
-            console.print(stopping.message())
+        say(stopping.message())
         status = stopping.exit_status()
     return status if _flushed() else status or 1
 
@@ -178,8 +180,7 @@ def _take(option: str) -> bool:
 def _report(error: BaseException, show_traceback: bool) -> int:
     """Print what ended a command, in one sentence; the exit status."""
     if isinstance(error, KeyboardInterrupt):
-        if not stopping.received.raised and first_process():
-            console.print(stopping.message())
+        stopping.received.raised = True
         return stopping.exit_status()
     if show_traceback:
         traceback.print_exception(error)
@@ -261,13 +262,6 @@ def _of_memory(error: BaseException) -> ConfigError | None:
             )
         cause = cause.__cause__ or cause.__context__
     return None
-
-
-def _has_current_folder() -> bool:
-    try:
-        return bool(Path.cwd())
-    except OSError:
-        return False
 
 
 def unexpected(error: BaseException) -> str:

@@ -11,9 +11,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,8 +27,6 @@ PANELS = ("Start", "Train", "Decide", "Measure", "Use")
 LAST_PANEL = "More"
 MEASURES = "measure"
 """The group that every measure is a verb of."""
-OTHER_OPTIONS = {"--targets": "--samples", "--vocab-size": "--tokenizer", "--vocabulary": "--tokenizer"}
-"""What is no option -> the option that is meant, where a verb has it; else it may be a setting or an argument."""
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
@@ -69,19 +66,13 @@ class Verb(TyperCommand):
                 raise ConfigError(problem) from None
             if getattr(error, "ctx", ctx) is None:  # Typer's parser leaves it out
                 vars(error)["ctx"] = ctx
-            own = {option for each in self.params for option in each.opts}
-            unknown = getattr(error, "option_name", "")
-            meant = OTHER_OPTIONS.get(unknown)
             if hasattr(error, "possibilities"):
-                named = [each.metavar for each in self.params if each.param_type_name == "argument"]
+                unknown = getattr(error, "option_name", "").removeprefix("--").upper()
+                arguments = [each.metavar for each in self.params if each.param_type_name == "argument"]
+                meant = [f"the argument {each}" for each in arguments if each == unknown]
                 near = [each for each in error.possibilities or () if each != "--help"]
-                near = near or ["--set KEY=VALUE"] * ("--set" in own)
-                if meant in own:
-                    near = [meant]
-                elif unknown == "--seed" and self.name == "train":
-                    near = ["--set seed=VALUE"]
-                same = {unknown[2:].upper(), "FILE" if unknown == "--corpus" else ""}
-                error.possibilities = [f"the argument {each}" for each in named if each in same] or near
+                settings = ["--set KEY=VALUE"] * any("--set" in each.opts for each in self.params)
+                error.possibilities = meant or near or settings
             raise
 
     def invoke(self, ctx: Any) -> Any:
@@ -92,16 +83,13 @@ class Verb(TyperCommand):
         except ContextwiseError as error:
             options = {str(each.name): each.opts[0] for each in self.params if each.param_type_name == "option"}
             if OF_A_FILE.match(str(error)):  # which sets what the command line does not
-                options = {name: each for name, each in options.items() if _is_typed(ctx, name)}
+                typed = {
+                    name for name in options if getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"
+                }
+                options = {name: each for name, each in options.items() if name in typed}
             options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
             error.args = (with_options(str(error), options), *error.args[1:])
             raise
-
-
-def _is_typed(ctx: Any, name: str) -> bool:
-    """Whether an option was given on the command line."""
-    source = ctx.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 OF_A_FILE = re.compile(r"the \w+ .+\.ya?ml has (?:a|\d+) problem")
@@ -134,26 +122,8 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(self.name, cls=Verb)(_with_paths(self.function, args))
+        single.command(self.name, cls=Verb)(self.function)
         return typer.main.get_command(single).make_context(info_name, args, parent=parent, **extra)
-
-
-def _with_paths(function: Callable[..., None], words: list[str]) -> Callable[..., None]:
-    """A verb's function with home folders in its paths; the path of an empty word, the current folder, is refused."""
-    from contextwise.base.files import at_home
-
-    given = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in words]
-    empty = "." not in given and not all(map(str.strip, given))
-
-    @wraps(function)
-    def run(**arguments: Any) -> None:
-        for name, value in arguments.items():
-            if empty and isinstance(value, Path) and str(value).strip() in ("", "."):
-                raise ConfigError(f"{name} is empty; give a path")
-            arguments[name] = at_home(value) if isinstance(value, Path) else value
-        function(**arguments)
-
-    return run
 
 
 class LazyCommands(TyperGroup):
@@ -240,7 +210,6 @@ def groups() -> dict[str, ModuleType | None]:
 @cache
 def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
     """Panel and function of a verb of :func:`points`; None for one of another package that cannot be imported."""
-    from contextwise.cli.common import refusing_absent
     from contextwise.cli.measures import verb
     from contextwise.evaluation.kernel import Measure
 
@@ -249,7 +218,7 @@ def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
         return None
     is_measure = isinstance(found, type) and issubclass(found, Measure)
     panel = _panel(sys.modules[points()[typed].module], "Measure" if is_measure else LAST_PANEL)
-    return panel, refusing_absent(verb(found, typed=typed) if is_measure else found)
+    return panel, verb(found, typed=typed) if is_measure else found
 
 
 def names_in(group: str) -> list[str]:

@@ -1,9 +1,7 @@
 """Common parts of the verbs: options, and printing of results."""
 
-import functools
 import inspect
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,21 +12,19 @@ from contextwise.base.estimates import as_json as json_values
 from contextwise.base.gguf import gguf_file
 from contextwise.base.pretrained import refuse_missing, refuse_unreachable
 from contextwise.base.progress import Terminal, document_printed
-from contextwise.base.recipes import shipped_recipes
 
-ON_HUB = "may be on the Hub"
-"""Marks an argument that :func:`refusing_absent` looks at."""
-Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub."), ON_HUB]
+Model = Annotated[str, Argument(help="A run, a Hugging Face model folder, or a name on the Hub.")]
 Split = Annotated[str, Option(help="Which documents of the corpus.")]
 BatchTokens = Annotated[int, Option(help="Tokens of one forward pass.")]
 Dtype = Annotated[str, Option(help="float32, bfloat16, float16; auto: float32 on the CPU, else as saved.")]
 Out = Annotated[Path | None, Option(help="Folder of the result.", show_default="with the run's evaluations")]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace another result in --out.")]
 Corpus = Annotated[
-    Path,
+    str,
     Option(
+        metavar="<path>",
         help="A prepared corpus; or texts, read with the model's tokenizer: files (.txt, .jsonl, .csv, .tsv, .parquet), "
-        "folders or quoted patterns of them, paragraphs:FILE."
+        "folders or quoted patterns of them, paragraphs:FILE.",
     ),
 ]
 SummaryAsJson = Annotated[bool, Option("--json", help="Print the summary as JSON.")]
@@ -68,29 +64,12 @@ def show_values(values: Any, as_json: bool, *parts: RenderableType) -> None:
         show(*parts)
 
 
-def refusing_absent(function: Callable[..., None]) -> Callable[..., None]:
-    """The function of a verb that refuses a model that is nowhere before it imports torch; its models are :data:`ON_HUB`."""
-    parameters = inspect.signature(function, eval_str=True).parameters
-    models = [name for name, each in parameters.items() if ON_HUB in getattr(each.annotation, "__metadata__", ())]
-    if not models:
-        return function
-
-    @functools.wraps(function)
-    def run(**given: Any) -> None:
-        for name in models:
-            for each in given[name] if isinstance(given[name], list) else [given[name]]:
-                if not (each.endswith((".yaml", ".yml")) or shipped_recipes(each)):
-                    refuse_absent(each)
-        function(**given)
-
-    return run
-
-
-def refuse_absent(model: str) -> None:
-    """Refuse a model that is neither here, in a package, nor on the Hub; imports no torch."""
-    if gguf_file(model) is None:
-        refuse_missing(model)
-        refuse_unreachable(model)
+def refuse_absent(*models: str) -> None:
+    """Refuse a model that is neither here, in a package, nor on the Hub, before torch is imported."""
+    for model in models:
+        if gguf_file(model) is None:
+            refuse_missing(model)
+            refuse_unreachable(model)
 
 
 def parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

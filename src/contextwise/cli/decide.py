@@ -1,12 +1,13 @@
 """Verbs that decide: ``trial``, and those that compare, plan and report."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
+from contextwise.base.files import expanded
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds
@@ -30,7 +31,7 @@ def trial(
             help=f"A trial (a YAML file, a name that `recipes` lists, or its folder), or arms, the reference first: {ARM}.",
         ),
     ] = None,
-    corpus: Annotated[Path | None, Option(help="A prepared corpus with held-out documents.")] = None,
+    corpus: Annotated[str | None, Option(metavar="<path>", help="A prepared corpus with held-out documents.")] = None,
     equal: Annotated[
         str | None, Option(help="What runs have in common: flops, time or tokens.", show_default="flops")
     ] = None,
@@ -81,6 +82,7 @@ def trial(
     the margin. It is valid after every seed. Run the same command again to
     resume, or with more seeds to continue; exit status 0 whatever the answer.
     """
+    options = dict(locals())
     if discoveries is not None:
         _show_discoveries(discoveries, false_discoveries, bool(arms), as_json)
         return
@@ -97,21 +99,12 @@ def trial(
     from contextwise.data import Corpus
     from contextwise.experiments.trial import load_trial
 
-    given: dict[str, Any] = {
-        "corpus": None if corpus is None else str(corpus),
-        "equal": equal,
-        "tokens": None if tokens is None else tokens.split(","),
-        "margin": margin,
-        "confidence": confidence,
-        "documents": documents,
-        "seeds": seeds,
-        "budget": budget,
-        "rates": rates,
-        "keep_going": keep_going or None,
-        "arms": None if file is not None else arms,
-    }
+    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "budget", "rates")
+    values = {name: options[name] for name in names if options[name] is not None}
+    values |= {} if tokens is None else {"tokens": tokens.split(",")}
+    values |= {"keep_going": True} if keep_going else {}
+    values |= {"arms": arms} if file is None else {}
     overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
-    values = {name: value for name, value in given.items() if value is not None}
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
     Corpus.open(loaded.corpus)
     from contextwise.experiments.trial import Trial
@@ -159,7 +152,8 @@ def compare(
         list[str], Argument(help="Runs, models that were evaluated, or folders of results; of curves with --curves.")
     ],
     corpus: Annotated[
-        Path | None, Option(help="A corpus, or texts: evaluate on it the runs that lack it, then compare.")
+        str | None,
+        Option(metavar="<path>", help="A corpus, or texts: evaluate on it the runs that lack it, then compare."),
     ] = None,
     split: Annotated[str, Option(help="Which documents of --corpus.")] = "validation",
     limit: Annotated[int | None, Option(min=1, help="Evaluate on the first N documents of --corpus only.")] = None,
@@ -189,8 +183,7 @@ def compare(
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     from contextwise.reports.page import check_file
 
-    for run in runs:
-        refuse_absent(run)
+    refuse_absent(*runs)
     if html is not None:
         check_file(html)
     from contextwise.comparison.curves import CurveComparison
@@ -246,7 +239,7 @@ def report(
     first = runs[0]
     name, kind = next(((name, kind) for name, kind in recipe_kinds().items() if kind.made(first)), ("run", None))
     inside = not first.is_file() and (kind is not None or len(runs) == 1)
-    page = out or (first / "report.html" if inside else Path("report.html"))
+    page = expanded(out) if out else (first / "report.html" if inside else Path("report.html"))
     check_file(page)
     if kind is not None:
         if label is not None:

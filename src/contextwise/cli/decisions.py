@@ -1,6 +1,7 @@
 """The verb ``contextwise decide``."""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -80,14 +81,9 @@ def decide(
     )
     assert decision.path is not None
     page = decision.path / "report.html"
-    words = ["contextwise", "decide", *losses, "--reference", decision.reference, "--margin", f"{margin:g}"]
-    words += ["--confidence", f"{confidence:g}", "--documents", documents, "--out", str(decision.path)]
-    words += ["--comparisons", str(comparisons)] * (comparisons is not None) + ["--step", str(step)] * (
-        step is not None
-    )
     with exclusive(decision.path, "the decision", wait=True):
         if decisions.is_newest(decision):  # else another process has looked again, and writes the page
-            decision_page(decision, shlex.join(words)).write(page)
+            decision_page(decision, shlex.join(["contextwise", *sys.argv[1:]])).write(page)
     if as_json:
         show_json(decision)
         return

@@ -28,6 +28,7 @@ from contextwise.cli.common import (
     Split,
     SummaryAsJson,
     parameter,
+    refuse_absent,
     show,
     show_json,
     show_line,
@@ -53,11 +54,9 @@ Schema = Mapping[str, Any]
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed: str = "") -> Callable[..., None]:
-    """The function of the verb of a measure, for Typer.
+    """The function of the verb of a measure, for Typer; ``typed`` are its words, if it is not one of ``measure``.
 
-    Args:
-        show: prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
-        typed: the verb's words, if it is not one of ``measure``.
+    ``show`` prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
     """
     show = show or show_result
     fields, schemas = measure.model_fields, measure.model_json_schema()["properties"]
@@ -65,6 +64,7 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
     further = [parameter for parameter in show_parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
     def run(model: str, **given: Any) -> None:
+        refuse_absent(model)
         values = {name: read_value(schemas[name], given[name]) for name in fields}
         values = {name: value for name, value in values.items() if value is not None}
         settings = validate(measure, values, f"contextwise {typed or f'measure {measure.name}'}")

@@ -7,9 +7,10 @@ from typer import Argument, Option
 
 from contextwise.base.errors import CheckpointError, ConfigError, not_installed
 from contextwise.base.progress import say
+from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Row, Table
-from contextwise.cli.common import ON_HUB, AsJson, Model, show, show_json, show_line
+from contextwise.cli.common import AsJson, Model, refuse_absent, show, show_json, show_line
 
 
 def parameters(
@@ -19,7 +20,6 @@ def parameters(
             metavar="RECIPE_OR_RUN",
             help="A recipe (a YAML file or a name), a run, a Hugging Face model folder, or a name on the Hub.",
         ),
-        ON_HUB,
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -28,6 +28,8 @@ def parameters(
     Nothing is trained and no weights are loaded. The runs that a recipe
     builds on need not be there yet if their recipes lie beside it.
     """
+    if not (source.endswith((".yaml", ".yml")) or shipped_recipes(source)):
+        refuse_absent(source)
     from contextwise.training.parameters import Module, modules_of
 
     what, modules = modules_of(source)
@@ -83,6 +85,7 @@ def serve(
     /v1/responses need a tokenizer with a chat template. A request that names a
     model names it as here.
     """
+    refuse_absent(model)
     from transformers.utils.import_utils import is_serve_available
 
     from contextwise.models import load_tokenizer, model_folder

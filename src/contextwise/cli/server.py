@@ -3,16 +3,15 @@
 from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from jinja2 import TemplateError
-from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cli.serve import Serve
 from transformers.cli.serving import model_manager
 from transformers.cli.serving import server as transformers_server
 
-from contextwise.base.errors import ConfigError, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, one_line
 from contextwise.evaluation.generation import allowed_new_tokens
 from contextwise.models import load_model, load_tokenizer
 
@@ -32,9 +31,7 @@ class OneModel(model_manager.ModelManager):
         return [{"id": self.force_model, "object": "model", "created": 0, "owned_by": ""}]
 
     def _load_processor(self, *_: Any, **__: Any) -> Any:
-        tokenizer = load_tokenizer(self.force_model)
-        tokenizer.apply_chat_template = partial(templated, tokenizer.apply_chat_template)  # type: ignore[method-assign]
-        return tokenizer
+        return load_tokenizer(self.force_model)
 
     def _load_model(self, *_: Any, **__: Any) -> PreTrainedModel:
         model: Any = load_model(self.force_model, device=None if self.device == "auto" else self.device)
@@ -44,38 +41,23 @@ class OneModel(model_manager.ModelManager):
         return model
 
 
-def templated(apply_chat_template: Any, *arguments: Any, **options: Any) -> Any:
-    """The tokens of a chat; status 400 where the tokenizer has no template, or its template refuses the messages."""
-    try:
-        return apply_chat_template(*arguments, **options)
-    except (TypeError, ValueError, TemplateError) as error:
-        raise HTTPException(400, one_line(error)) from None
-
-
-def generate_within_positions(
-    model: Any, generate: Any, *, input_ids: Tensor, generation_config: GenerationConfig, **options: Any
-) -> Any:
-    """Generate to the model's last position at most; status 400 where the prompt is empty or has no position left."""
-    tokens = input_ids.shape[-1]
-    try:
-        if tokens == 0:
-            raise ConfigError("the prompt has no tokens")
-        generation_config.max_new_tokens = allowed_new_tokens(model, tokens, int(generation_config.max_new_tokens or 0))
-    except ConfigError as error:
-        raise HTTPException(400, str(error)) from None
-    return generate(input_ids=input_ids, generation_config=generation_config, **options)
+def generate_within_positions(model: Any, generate: Any, *, input_ids: Any, generation_config: Any, **more: Any) -> Any:
+    """Generate to the model's last position at most; a ConfigError if the prompt is empty or has no position left."""
+    if (tokens := input_ids.shape[-1]) == 0:
+        raise ConfigError("the prompt has no tokens")
+    generation_config.max_new_tokens = allowed_new_tokens(model, tokens, int(generation_config.max_new_tokens or 0))
+    return generate(input_ids=input_ids, generation_config=generation_config, **more)
 
 
 def answered_server(build: Any, *parts: Any, **options: Any) -> FastAPI:
-    """The application of transformers, with status 400 for a request whose values it cannot read, in place of 500."""
-    application: FastAPI = build(*parts, **options)
+    """The application of transformers, with status 400 for a request that it cannot read or answer, in place of 500."""
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse(
-            {"detail": one_line(f"the request cannot be answered: {type(error).__name__}: {error}")}, 400
-        )
+        why = str(error) if isinstance(error, ContextwiseError) else f"{type(error).__name__}: {error}"
+        return JSONResponse({"detail": one_line(f"the request cannot be answered: {why}")}, 400)
 
-    for kind in (AttributeError, KeyError, TypeError, ValueError):
+    application: FastAPI = build(*parts, **options)
+    for kind in (AttributeError, KeyError, TypeError, ValueError, TemplateError):
         application.add_exception_handler(kind, refused)
     return application
 
@@ -83,6 +65,5 @@ def answered_server(build: Any, *parts: Any, **options: Any) -> FastAPI:
 def serve(model: str, device: str, host: str, port: int) -> None:
     """Serve a run, a model's folder or a known model until SIGINT or SIGTERM."""
     model_manager.ModelManager = OneModel  # type: ignore[misc]  # where Serve takes its manager from
-    if not isinstance(transformers_server.build_server, partial):
-        transformers_server.build_server = partial(answered_server, transformers_server.build_server)
+    transformers_server.build_server = partial(answered_server, transformers_server.build_server)
     Serve(force_model=model, device=device, host=host, port=port)

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -52,25 +53,14 @@ def demo(
     from contextwise.experiments.demo import FULL, QUICK
 
     started = time.monotonic()
-    command = f"contextwise demo{' --quick' * quick}{f' --seed {seed}' * bool(seed)}"
-    if out is None:
-        # A folder for each scale and seed: what has finished in it is used again.
-        out = Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
-    else:
-        command += f" --out {shlex.quote(str(out))}"
-    run_demo(QUICK if quick else FULL, out, seed, command, as_json)
+    # A folder for each scale and seed: what has finished in it is used again.
+    out = out or Path("runs/demo" + "-quick" * quick + f"-seed{seed}" * bool(seed))
+    run_demo(QUICK if quick else FULL, out, seed, shlex.join(["contextwise", *sys.argv[1:]]), as_json)
     say(f"{(time.monotonic() - started) / 60:.1f} minutes; what was made: {out}/")
 
 
 def run_demo(scale: "DemoScale", out: Path, seed: int, command: str, as_json: bool = False) -> None:
-    """Prepare the corpus, measure the curve and run the trial; an earlier call with the same settings is resumed.
-
-    Args:
-        command: the command line that makes the page again.
-
-    Raises:
-        ConfigError, DataError: ``out`` holds something else, or cannot be written to.
-    """
+    """Prepare the corpus, measure the curve and run the trial, or resume; ``command`` makes the page again."""
     from contextwise.cli.decide import show_trial
     from contextwise.cli.measures import show_result
     from contextwise.experiments.demo import QUESTION, demo_corpus, demo_curve, demo_trial
@@ -132,14 +122,13 @@ def prepare(
     as_json: AsJson = False,
 ) -> None:
     """Tokenize text into a corpus: documents, split by their content, with their metadata."""
+    options = {name: value for name, value in locals().items() if name != "as_json"}
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import is_corpus
     from contextwise.data.near_copies import split_overlap
 
-    options: dict[str, Any] = {"text_field": text_field, "limit": limit, "validation": validation, "test": test}
     started, existed = time.perf_counter(), is_corpus(out) and not overwrite
-    options |= {"end_of_text": end_of_text, "skip_bad": skip_bad, "deduplicate": deduplicate, "overwrite": overwrite}
-    corpus = prepare_corpus(sources, tokenizer, out, **options)
+    corpus = prepare_corpus(**options)
     seconds = max(1e-9, time.perf_counter() - started)
     manifest = corpus.manifest
     compared = manifest["splits"].get("train", {}).get("tokens", math.inf) <= MOST_COMPARED

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.config import settings_of
-from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -55,8 +53,8 @@ def train(
     from contextwise.training import load_recipe
 
     overrides = list(settings or [])
-    for option, key, value in (("--corpus", "data.corpus", corpus), ("--device", "training.device", device)):
-        overrides += _shorthand(option, key, value, overrides)
+    for key, value in (("data.corpus", corpus), ("training.device", device)):
+        overrides += [f"{key}={json.dumps(value)}"] * (value is not None)
     loaded = load_recipe(recipe, overrides, out)  # before torch is imported, which takes seconds
     if dry_run:
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
@@ -75,16 +73,6 @@ def train(
             print(run.path)
 
 
-def _shorthand(option: str, key: str, value: str | None, settings: list[str]) -> list[str]:
-    """The setting that an option stands for, if it is given; a ConfigError if ``--set`` gives another value."""
-    if value is None:
-        return []
-    other = dict(settings_of(settings)).get(key, value)
-    if str(other) != value:
-        raise ConfigError(f"{option} is {value}, and --set {key} is {other}; give one of them")
-    return [f"{key}={json.dumps(value)}"]
-
-
 def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     """Print a finished run's validation loss and time, and a command that measures it."""
     from contextwise.training.export import validation_loss
@@ -92,21 +80,22 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     from contextwise.training.settings import CorpusData
 
     summary = run.summary()
-    loss = validation_loss(recipe, summary)
-    lost = "no validation" if loss is None else f"validation loss {loss}"
-    validated = "" if loss is None else f"; validated{measured_on(run.recipe(), summary.get('validation_examples'))}"
     if warning := few_steps([summary["steps"]]):
         say(f"note: {warning}")
     if not summary["target_tokens"] and not recipe.objective.whole_steps:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
+    loss = validation_loss(recipe, summary)
     trained = f"{summary['tokens']:,} tokens in {duration(summary['seconds'])} of training"
-    say(f"{recipe.name}: {lost}; {trained}{validated}")
-    words = ["contextwise", "report", str(run.path)]
-    if loss is not None and isinstance(recipe.data, CorpusData) and recipe.objective.name == "causal":
-        words[1:] = ["curve", str(run.path), "--corpus", recipe.data.corpus]
-        if (split := recipe.data.validation_split) != "validation":
-            words += ["--split", split]
-    say(f"next: {shlex.join(words)}")
+    words = ["report", str(run.path)]
+    if loss is None:
+        say(f"{recipe.name}: no validation; {trained}")
+    else:
+        validated = measured_on(run.recipe(), summary.get("validation_examples"))
+        say(f"{recipe.name}: validation loss {loss}; {trained}; validated{validated}")
+        if isinstance(recipe.data, CorpusData) and recipe.objective.name == "causal":
+            words = ["curve", str(run.path), "--corpus", recipe.data.corpus]
+            words += ["--split", recipe.data.validation_split] * (recipe.data.validation_split != "validation")
+    say(f"next: {shlex.join(['contextwise', *words])}")
 
 
 def _check_files(recipe: "Recipe") -> None:
@@ -132,53 +121,38 @@ def _show_dry_run(recipe: "Recipe", folder: Path, as_json: bool) -> None:
     if not first_process():
         return
     if as_json:
-        run = {
-            "name": recipe.name,
-            "folder": recipe.folder,
-            "parameters": cost.parameters,
-            "parts": parts,
-            "tokens": cost.tokens,
-            "steps": cost.steps,
-            "tokens_per_step": recipe.tokens_per_step,
-            "flops": cost.flops,
-            "optimizer": settings.optimizer,
-            "learning_rate": recipe.learning_rate,
-            "schedule": settings.schedule,
-            "warmup_steps": settings.warmup(recipe.total_steps),
-        }
-        show_json(vars(taken) | run)
+        run = {name: getattr(cost, name) for name in ("name", "parameters", "tokens", "steps", "flops")}
+        run |= {"folder": recipe.folder, "parts": parts, "tokens_per_step": recipe.tokens_per_step}
+        run |= {"optimizer": settings.optimizer, "learning_rate": recipe.learning_rate, "schedule": settings.schedule}
+        show_json(vars(taken) | run | {"warmup_steps": settings.warmup(recipe.total_steps)})
         return
     listed = ", ".join(f"{name} {count(number)}" for name, number in parts.items())
-    threads = f", {counted(taken.threads, 'thread')}" if taken.device == "cpu" else ""
-    several = f", {taken.processes} processes" if taken.processes > 1 else ""
+    on_cpu, in_each = taken.device == "cpu", " in each process" * (taken.processes > 1)
     passes = f"{taken.micro_batches} micro-batch{'es' * (taken.micro_batches > 1)}"
-    auto = " (auto)" if settings.precision == "auto" else ""
-    step = f"{passes} of up to {taken.micro_batch_tokens:,} tokens" + " in each process" * bool(several)
-    warmup = settings.warmup(recipe.total_steps)
-    schedule = f"{settings.schedule}, {counted(warmup, 'step')} of warm-up"
-    rows = [
-        ["parameters", f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1)],
-        ["tokens", f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}"],
-        ["a step", step],
-        ["FLOPs", f"{cost.flops:.2e}"],
-        ["optimizer", f"{settings.optimizer}, {recipe.rates_in_words}; {schedule}"],
-        ["device", f"{taken.device}{threads}{several}; precision {taken.precision}{auto}"],
-    ]
-    rows += [[name, note] for name, note in taken.notes.items()]
-    if taken.step_seconds is None or taken.training_seconds is None:
-        rows.append(["time", "not measured: the machine has too little free memory"])
-    else:
-        held_out = f", and about {duration(taken.validation_seconds or 0)} of validation"
-        timed = counted(taken.timed_steps, "timed step")
-        speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s over {timed}"
-        rows.append(["time", f"about {duration(taken.training_seconds)} ({speed}){held_out}"])
-    how = "estimated" if taken.step_seconds is None else "measured"
-    of = "of each process" if several else "of the process" if taken.device == "cpu" else "of the GPU"
-    before = f", {taken.start_bytes / 1e9:.2f} GB before the model" if taken.device == "cpu" else ""
-    free = f"{taken.free_bytes / 1e9:.1f} GB are free"
-    rows.append(["peak memory", f"{taken.peak_bytes / 1e9:.2f} GB {of} ({how}{before}); {free}"])
+    warmup = counted(settings.warmup(recipe.total_steps), "step")
+    threads = f", {counted(taken.threads, 'thread')}" * on_cpu
+    processes = f", {taken.processes} processes" * bool(in_each)
+    precision = taken.precision + " (auto)" * (settings.precision == "auto")
+    time, how = "not measured: the machine has too little free memory", "estimated"
+    if taken.step_seconds is not None and taken.training_seconds is not None:
+        speed = f"{recipe.tokens_per_step / taken.step_seconds:,.0f} tokens/s"
+        time = f"about {duration(taken.training_seconds)} ({speed} over {counted(taken.timed_steps, 'timed step')})"
+        time, how = f"{time}, and about {duration(taken.validation_seconds or 0)} of validation", "measured"
+    where = in_each or ("" if on_cpu else " of the GPU")
+    start = f", {taken.start_bytes / 1e9:.2f} GB before the model" * on_cpu
+    rows = {
+        "parameters": f"{cost.parameters:,}" + f" ({listed})" * (len(parts) > 1),
+        "tokens": f"{cost.tokens:,}: {cost.steps:,} steps of {recipe.tokens_per_step:,}",
+        "a step": f"{passes} of up to {taken.micro_batch_tokens:,} tokens{in_each}",
+        "FLOPs": f"{cost.flops:.2e}",
+        "optimizer": f"{settings.optimizer}, {recipe.rates_in_words}; {settings.schedule}, {warmup} of warm-up",
+        "device": f"{taken.device}{threads}{processes}; precision {precision}",
+        **taken.notes,
+        "time": time,
+        "peak memory": f"{taken.peak_bytes / 1e9:.2f} GB{where} ({how}{start}); {taken.free_bytes / 1e9:.1f} GB are free",
+        "warning": few_steps([cost.steps]),
+    }
     show_line(f"{recipe.name}, to be written to {recipe.folder}:")
-    if warning := few_steps([cost.steps]):
-        rows.append(["warning", warning])
-    for name, value in rows:
-        show_line(f"  {name:<12} {value}")
+    for name, value in rows.items():
+        if value:
+            show_line(f"  {name:<12} {value}")

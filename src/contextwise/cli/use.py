@@ -53,6 +53,7 @@ def generate(
     The text is printed as it is generated. A sentence model writes one
     sentence.
     """
+    refuse_absent(model)
     from contextwise.evaluation.sampling import Sampling
 
     sampling = Sampling(temperature, top_k, top_p, seed, greedy)

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contextwise.base.config import checked
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import count, exponential, listed
 from contextwise.base.intervals import estimate, per_seed
 from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, open_compared, other_tokenizer
@@ -18,7 +17,6 @@ from contextwise.evaluation.kernel import measures
 from contextwise.evaluation.measures.loss import Evaluation
 
 
-@checked
 def compare(
     sources: list[str],
     *,
@@ -44,6 +42,8 @@ def compare(
         ConfigError: an unknown reference or unit, or runs that are the same.
         DataError: a run without an evaluation, or evaluations that may not be compared.
     """
+    if unit not in UNITS:
+        raise ConfigError(Problem(f"but must be one of {', '.join(UNITS)}", "unit", unit))
     if len(sources) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     runs = open_compared(sources, label, results, names)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.config import checked, plain_number
+from contextwise.base.config import plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import FEWEST_DOCUMENTS, counted, listed
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
@@ -50,7 +50,6 @@ from contextwise.data.tokenizers import (
 EXAMPLES = 5  # near-copies that the manifest shows
 
 
-@checked
 def prepare_corpus(
     sources: str | Path | Sequence[str | Path],
     tokenizer: str | Path,

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from contextwise.base.config import checked, plain_number
-from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean
+from contextwise.base.config import plain_number
+from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean, with_hints
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, counted, listed
-from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
+from contextwise.base.files import exclusive, expanded, read_sealed_json, write_sealed_json
 from contextwise.base.views import Viewed
 from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
 from contextwise.comparison.sequential import decide as decided_by
@@ -68,7 +68,7 @@ class Decision(Viewed):
         return [each.sentence for each in self.comparisons]
 
 
-@checked
+@with_hints
 def decide(
     losses: Any,
     reference: str | None = None,
@@ -110,7 +110,7 @@ def decide(
         raise ConfigError(
             "documents is random, but these losses are means of whole runs; leave it out, or give documents"
         )
-    folder = None if out is None else Path(out)
+    folder = None if out is None else expanded(out)
     if folder is not None and not Path(os.path.realpath(folder)).name:
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     # The looks of another process count in this one, so none may come in between.

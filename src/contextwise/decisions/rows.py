@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt, one_line
 from contextwise.base.estimates import LARGEST, listed
+from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key
 from contextwise.decisions.logs import NO_LABEL, RunLabel, lm_eval_rows, run_label
 
@@ -93,7 +94,7 @@ def _tables(sources: Any) -> list[pa.Table]:
     if isinstance(sources, str | Path):
         sources = [sources]
     if isinstance(sources, Sequence) and sources and all(isinstance(each, str | Path) for each in sources):
-        labels = map(run_label, [file for source in sources for file in _files(str(source))])
+        labels = map(run_label, [file for source in sources for file in _files(str(expanded(source)))])
         return [_checked(_read(each.path, each), str(each.path), each) for each in labels]
     if isinstance(sources, Sequence) and not sources:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")

@@ -8,14 +8,13 @@ from typing import Annotated
 from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.cli.common import ON_HUB, Device, Dtype, show_line, show_values
+from contextwise.cli.common import Device, Dtype, refuse_absent, show_line, show_values
 
 
 def attention(
     models: Annotated[
         list[str],
         Argument(help="One to four runs, Hugging Face model folders, or names on the Hub, with the same tokenizer."),
-        ON_HUB,
     ],
     text: Annotated[
         str, Option(help="The text in quotes, a file with it, or - (standard input); without one last line break.")
@@ -33,6 +32,7 @@ def attention(
     device: Device = "auto",
 ) -> None:
     """Show which tokens and chunks of a text one to four models attend to."""
+    refuse_absent(*models)
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; give the name of a file for the page with --out")
     # os.path.exists is false for what cannot be the name of a file, such as a long text; Path.exists may raise an error.

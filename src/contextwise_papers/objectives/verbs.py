@@ -7,7 +7,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
-from contextwise.cli.common import AsJson, Device, Dtype, Model, show_json
+from contextwise.cli.common import AsJson, Device, Dtype, Model, refuse_absent, show_json
 from contextwise.cli.use import (
     BETWEEN,
     Greedy,
@@ -50,6 +50,7 @@ def embed(
 
     Vectors are float32. An interrupted run leaves no file.
     """
+    refuse_absent(model)
     if out.suffix != ".npy":
         raise ConfigError(f"--out is {out}, but a NumPy file is written; give a name that ends in .npy")
     texts = _read_texts(file)  # before torch is imported: a bad file is refused at once
@@ -128,6 +129,7 @@ def fill(
     The model must have been trained to: a decoder with the objective
     infilling, an encoder-decoder with spans or ul2.
     """
+    refuse_absent(model)
     if prefix is None and suffix is None:
         raise ConfigError("there is no hole to fill; give --prefix, --suffix or both")
     from contextwise.evaluation.kernel import Subject

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate
 from contextwise.base.intervals import NORMAL, plus_minus, ratios
-from contextwise.base.runs import ModelOfRun, RunFolder
+from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, Number, OneOrMore, Positive, matching
 from contextwise.experiments.grid import size_name
 from contextwise_plan.sweeps.sweep import Sweep
@@ -74,7 +74,7 @@ class DataOfPoint(BaseModel):
 class RecipeOfPoint(BaseModel):
     """What a point has of the recipe of its run."""
 
-    model: ModelOfRun
+    model: dict[str, Any]
     data: DataOfPoint
     seed: int
 
@@ -90,7 +90,7 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
         ends: only those that are ends of runs: all at a constant rate, else the last one of a finished run.
 
     Raises:
-        CheckpointError: the folder holds no run, or a row is damaged whose loss would be that of the end.
+        CheckpointError: the folder holds no run, or a row is damaged.
     """
     run = RunFolder.open(path)
     recipe = run.recipe()
@@ -99,8 +99,7 @@ def run_points(path: Path, ends: bool = False) -> list[SweepPoint]:
     except ValueError as error:
         raise DataError(f"the recipe of the run {run.recipe_file} is damaged: {error}") from None
     constant = recipe.get("training", {}).get("schedule", "constant") == "constant"
-    # Without its last row a run would seem to have ended at an earlier one.
-    rows = {row["step"]: row for row in run.metrics("curve", whole=ends and not constant)}
+    rows = {row["step"]: row for row in run.metrics("curve")}
     steps = sorted(rows)
     if ends and not constant:
         steps = steps[-1:] if run.finished else []

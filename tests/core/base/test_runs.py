@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.runs import RunFolder, differing_keys
-from small import run_summary, write_rows
+from small import run_summary
 
 
 def row(kind: str, step: int, **values: object) -> dict:
@@ -78,43 +78,44 @@ def test_differing_keys_is_empty_for_equals_alone(a, b):
     assert differing_keys(a, b) == differing_keys(b, a)
 
 
-@pytest.mark.parametrize("damage", ["binary", "folder", "torn", "gone"])
-def test_damaged_metrics(tmp_path, damage):
+def test_metrics_that_cannot_be_read_and_those_of_no_run(tmp_path):
     run = RunFolder(tmp_path)
-    for step in (1, 2, 3):
-        run.append_metrics(row("train", step))
-    rows = run.metrics_file.read_text().splitlines()
-    odd = [
-        json.dumps(row("train", 4, **values)) for values in ({"tokens": "a"}, {"loss": None}, {"seconds": float("nan")})
-    ]
+    assert run.metrics() == []
+    unreadable = r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it"
+    run.metrics_file.write_bytes(bytes(range(256)))
+    with pytest.raises(CheckpointError, match=unreadable):
+        run.metrics()
     run.metrics_file.unlink()
-    if damage == "binary":
-        run.metrics_file.write_bytes(bytes(range(256)))
-    elif damage == "folder":
-        run.metrics_file.mkdir()
-    elif damage == "torn":
-        run.metrics_file.write_text(
-            "\n".join([rows[0], rows[1][:9], "3", "[" * 10_000, '{"step": "1"}', rows[2], *odd])
-        )
-    if damage in ("binary", "folder"):
-        with pytest.raises(
-            CheckpointError, match=r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it"
-        ):
-            run.metrics()
-        return
-    assert [each["step"] for each in run.metrics()] == ([1, 3] if damage == "torn" else [])
-    run.rewind_metrics(2)
-    assert [each["step"] for each in run.metrics()] == ([1] if damage == "torn" else [])
+    run.metrics_file.mkdir()
+    with pytest.raises(CheckpointError, match=unreadable):
+        run.metrics()
 
 
-def test_rows_with_numbers_that_no_run_has_are_named_and_left_out(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"step":', "it is not JSON"),
+        ("3", "it is 3, but must be a mapping"),
+        ("[" * 10_000, "it is nested too deeply"),
+        ('{"step": "1"}', "it has no kind"),
+        (json.dumps(row("train", 2, tokens="a")), 'tokens is "a", but must be a whole number'),
+        (json.dumps(row("train", 2, loss=None)), "loss is null, but must be a number"),
+        (json.dumps(row("train", 2, loss=True)), "loss is true, but must be a number"),
+        (json.dumps(row("train", 2, seconds=float("nan"))), "seconds is null, but must be a number"),
+        (json.dumps(row(["train"], 2)), r'kind is \["train"\], but must be a text'),
+    ],
+)
+def test_a_damaged_line_is_an_error_unless_its_steps_are_repeated(tmp_path, line, why):
     run = RunFolder(tmp_path)
-    good = {"kind": "train", "step": 1, "tokens": 1, "seconds": 1, "loss": 2.0}
-    bad = [{"loss": True}, {"loss": "2"}]
-    rows = [good, *(good | each for each in bad), good | {"step": 9}]
-    write_rows(run.metrics_file, rows)
-    assert [each["step"] for each in run.metrics("train")] == [1, 9]
-    assert "metrics.jsonl is read without line 2, 3: loss is true, but must be a number" in capsys.readouterr().err
+    rows = [json.dumps(row("train", step)) for step in (1, 3)]
+    run.metrics_file.write_text("\n".join([rows[0], line, rows[1]]))
+    for read in (run.metrics, lambda: run.rewind_metrics(3)):
+        with pytest.raises(
+            CheckpointError, match=f"line 2 of .*metrics.jsonl is damaged: {why}.*; restore it, or remove"
+        ):
+            read()
+    run.rewind_metrics(2)
+    assert [each["step"] for each in run.metrics()] == [1]
 
 
 def run_of(tmp_path, tokens=64, context=16, examples=None, **recipe):

@@ -17,14 +17,7 @@ from tokenizers.models import WordLevel
 
 from command_line import Contextwise
 from contextwise import cli
-from contextwise.base.errors import (
-    CheckpointError,
-    ConfigError,
-    ContextwiseError,
-    DataError,
-    Interrupted,
-    TrainingError,
-)
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted, TrainingError
 from contextwise.cli import commands
 from contextwise.evaluation.kernel import measures
 
@@ -114,14 +107,10 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
         ("trial --seed 3", "there is no option --seed; did you mean --seeds or --set? See contextwise trial -h"),
-        ("train --seed 3", "there is no option --seed; did you mean --set seed=VALUE? See contextwise train -h"),
+        ("train --seed 3", "there is no option --seed; did you mean --set? See contextwise train -h"),
         (
             "evaluate --model x",
             "there is no option --model; did you mean the argument MODEL? See contextwise evaluate -h",
-        ),
-        (
-            "measure infill m --corpus x",
-            "there is no option --corpus; did you mean the argument FILE? See contextwise measure infill -h",
         ),
         ("train --corpu x", "there is no option --corpu; did you mean --corpus or --out? See contextwise train -h"),
         ("-x", "there is no option -x; see contextwise -h"),
@@ -217,22 +206,6 @@ def exit_status_of(problem: BaseException, monkeypatch: pytest.MonkeyPatch) -> i
     return int(raised.value.code or 0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"), [(ConfigError, 2), (DataError, 2), (CheckpointError, 2), (TrainingError, 1), (Interrupted, 130)]
-)
-def test_exit_statuses(
-    kind: type[ContextwiseError], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert exit_status_of(kind("it went wrong"), monkeypatch) == status
-    word = "" if kind is Interrupted else "error: "  # a stop on request is not an error
-    assert capsys.readouterr() == ("", f"{word}it went wrong\n")
-
-
-def test_control_c_has_its_own_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert exit_status_of(KeyboardInterrupt(), monkeypatch) == 130
-    assert capsys.readouterr() == ("", "stopped by Ctrl-C; run the same command again\n")
-
-
 def test_an_unexpected_error_is_one_sentence_and_a_file_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -263,29 +236,42 @@ def test_a_traceback_is_shown_on_request(
 @pytest.mark.parametrize(
     ("problem", "status", "message"),
     [
-        (OSError(errno.ENOSPC, "full"), 2, "no space left on the disk; "),
-        (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "no space left on the disk; "),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 9), 2, "xxxxxxxxx cannot be used: File name too long"),
-        (MemoryError(), 2, "the memory of this machine is not enough; "),
+        *((kind("it went wrong"), 2, "error: it went wrong\n") for kind in (ConfigError, DataError, CheckpointError)),
+        (TrainingError("it went wrong"), 1, "error: it went wrong\n"),
+        (Interrupted("it went wrong"), 130, "it went wrong\n"),  # a stop on request is not an error
+        (KeyboardInterrupt(), 130, "stopped by Ctrl-C; run the same command again\n"),
+        (OSError(errno.ENOSPC, "full"), 2, "error: no space left on the disk; "),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), 2, "error: no space left on the disk; "),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "x" * 9),
+            2,
+            "error: xxxxxxxxx cannot be used: File name too",
+        ),
+        (MemoryError(), 2, "error: the memory of this machine is not enough; "),
         (
             RuntimeError("can't allocate memory: you tried 9 bytes"),
             2,
-            "the memory of this machine is not enough (can't ",
+            "error: the memory of this machine is not enough (can",
         ),
-        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 2, "the memory of this machine is not enough ("),
-        (RuntimeError("could not create a primitive"), 2, "the memory of this machine is not enough (could"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), 2, "error: the memory of this machine is not enough ("),
+        (RuntimeError("could not create a primitive"), 2, "error: the memory of this machine is not enough (could"),
         (
             ImportError("libx.so: failed to map segment from shared object"),
             2,
-            "the memory of this machine is not enough (libx",
+            "error: the memory of this machine is not en",
         ),
     ],
 )
-def test_errors_of_the_system_are_explained(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: Exception, status: int, message: str
+def test_errors_have_a_status_and_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    problem: BaseException,
+    status: int,
+    message: str,
 ) -> None:
     assert exit_status_of(problem, monkeypatch) == status
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith(message) and (message[-1] != "\n" or errors == message)
 
 
 def test_a_full_disk_that_caused_another_error_is_found(
@@ -378,10 +364,9 @@ def test_a_full_standard_output_is_one_line() -> None:
         assert done.stderr == "error: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("empty", ["''", "' '"])
-def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise, empty: str) -> None:
-    for line in ("evaluate nowhere --corpus", "train x --out"):
-        contextwise.refused(f"{line} {empty}", f"{line.split()[-1]} is empty; give a path")
+def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise) -> None:
+    contextwise.refused("evaluate . --corpus ''", "a path is empty; give the path of a file or folder")
+    contextwise.refused("prepare text.jsonl --tokenizer bytes --out ''", "the output is '.', which names no new folder")
 
 
 def test_only_the_first_process_of_a_launch_speaks(
@@ -448,34 +433,21 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
         (0, ["reproduce", "--list"]),
         (2, ["reproduce", "contextlm/table1", "--scale", "huge"]),
         (2, ["train", str(bad)]),
-        (2, ["train", "no/recipe.yaml"]),
         (2, ["train", str(other)]),
         (2, ["train", str(good)]),
         (2, ["train", str(good), "--json"]),
         (2, ["train", str(good), "--set", "training.step=3"]),
         (2, ["train", str(good), "--set", f"output={tmp_path}"]),
-        (2, ["prepare", "no/text.jsonl", "--tokenizer", "bytes", "--out", str(tmp_path / "corpus")]),
-        (2, ["corpus", "no/corpus"]),
-        (2, ["trial", "no/trial.yaml"]),
         (2, ["trial", "one"]),
         (2, ["trial"]),
-        (2, ["plan", "sweep", "no/sweep.yaml"]),
-        (2, ["plan", "budget", "no/sweep"]),
-        (2, ["evaluate", "no/run", "--corpus", "no/corpus"]),
         (2, ["curve", "no/run", "--corpus", "no/corpus", "--samples", "0"]),
-        (2, ["report", "no/run"]),
         (2, ["report", str(tmp_path), "--out", str(tmp_path)]),
         (2, ["measure", "causality", str(bad)]),
         (2, ["measure", "causality", str(tmp_path)]),
-        (2, ["compare", "no/run", "no/other", "--corpus", "no/corpus"]),
-        (2, ["measure", "attention", "no/run", "--text", "a"]),
-        (2, ["measure", "entropy", "no/run"]),
-        (2, ["generate", "no/run", "--prompt", "a"]),
         (2, ["generate", "nowhere", "--prompt", "a"]),
         (2, ["compare", "nowhere", "neither"]),
         (2, ["compare", str(tmp_path), str(tmp_path.parent), "--limit", "3"]),
         (2, ["trial", "gpt2", "contextlm"]),
-        (2, ["trial", "gpt2", "contextlm", "--corpus", "no/corpus"]),
         (2, ["trial", "gpt2", "gtp2", "--corpus", "no/corpus"]),
         (2, ["trial", "stdlib-quick"]),
         (2, ["curve", str(tmp_path), "--corpus", "no/*.md"]),

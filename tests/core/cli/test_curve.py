@@ -160,17 +160,12 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--mode sliding", "--mode is 'sliding', but must be one of bands, truncated, running"),
         ("--rope ntk", "--rope is 'ntk', but must be one of none, linear, dynamic, yarn"),
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but must be at least 1"),
-        ("--targets 16", "there is no option --targets; did you mean --samples?"),
-        ("--worth 0", "--worth is 0, but must be greater than 0"),
         ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),
         ("--context 5000", "no document is long enough for a context of 5,000 tokens: the longest of the"),
-        ("--batch-tokens 0", "--batch-tokens is 0; it must be at least 1"),
-        ("--split dev", "no split 'dev'; it has"),
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments, message):

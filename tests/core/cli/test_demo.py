@@ -135,19 +135,20 @@ def test_another_demo_in_the_same_folder_is_refused(finished: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("options", "folder", "command"),
+    ("words", "folder", "seed"),
     [
-        ({}, "runs/demo", "contextwise demo"),
-        ({"quick": True}, "runs/demo-quick", "contextwise demo --quick"),
-        ({"seed": 2}, "runs/demo-seed2", "contextwise demo --seed 2"),
-        ({"out": Path("my runs")}, "my runs", "contextwise demo --out 'my runs'"),
+        ("", "runs/demo", 0),
+        ("--quick", "runs/demo-quick", 0),
+        ("--seed 2", "runs/demo-seed2", 2),
+        ("--out 'my runs'", "my runs", 0),
     ],
 )
 def test_scales_and_seeds_have_folders_of_their_own(
-    options: dict, folder: str, command: str, monkeypatch: pytest.MonkeyPatch
+    contextwise, words: str, folder: str, seed: int, monkeypatch
 ) -> None:
     called: list[Any] = []
     monkeypatch.setattr(start, "run_demo", lambda *arguments: called.append(arguments))
-    start.demo(**{"quick": False, "out": None, "seed": 0, **options}, as_json=True)
-    scale = QUICK if options.get("quick") else FULL
-    assert called == [(scale, Path(folder), options.get("seed", 0), command, True)]
+    command = f"demo {words}".strip()
+    assert contextwise(command)[0] == 0
+    scale = QUICK if words == "--quick" else FULL
+    assert called == [(scale, Path(folder), seed, f"contextwise {command}", False)]

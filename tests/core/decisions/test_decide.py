@@ -338,7 +338,7 @@ def test_rows_with_long_texts_are_read_and_a_bad_one_is_named(tmp_path, kind):
         ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
         ({"comparisons": 0}, "comparisons is 0, but must be from 1"),
         ({"comparisons": 10**400}, "to 10,000"),
-        ({"documents": "all"}, "documents is 'all', but must be one of fixed, random"),
+        ({"documents": "all"}, "documents is 'all', but must be fixed or random"),
         ({"step": 3}, "step is 3, but the rows have no column step"),
     ],
 )
@@ -623,7 +623,7 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     contextwise.refused("trial --discoveries decisions --false-discoveries 5", "--false-discoveries is 5")
     assert "1 of 1 changes are kept" in contextwise.words("trial --discoveries decisions")
     contextwise.refused("decide", "there are no losses")
-    contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be one of fixed, random")
+    contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be fixed or random")
     assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80
 
 

@@ -174,8 +174,8 @@ def test_overrides_go_before_the_file(tmp_path):
     assert recipe.folder == tmp_path / "other"
     for wrong, words in [
         ("training.steps", "not of the form"),
-        ("name.x=1", r"is below 'name', which is a single value; .* such as --set 'name=\{x: 1\}'"),
-        ("training.steps.a.b=null", r"single value; .* such as --set 'training\.steps=\{a: \{b: null\}\}'"),
+        ("name.x=1", r"is below 'name', which is a single value; .* at once: --set 'name=\{…\}'"),
+        ("training.steps.a.b=null", r"is below 'steps', .* single value; .* --set 'training\.steps=\{…\}'"),
         ("a=[", "not valid YAML"),
     ]:
         with pytest.raises(ConfigError, match=words):

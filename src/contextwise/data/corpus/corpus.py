@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contextwise.base.config import checked
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt
-from contextwise.base.files import KeptPath, expanded, read_json, write_json
+from contextwise.base.files import expanded, read_json, write_json
 from contextwise.base.hashes import content_key, sha256_file
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -43,7 +42,6 @@ class Corpus:
     """
 
     chosen = False
-    path = KeptPath()
 
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
@@ -55,7 +53,6 @@ class Corpus:
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
 
     @classmethod
-    @checked
     def open(cls, path: str | Path, split: str | None = None) -> "Corpus":
         """Open a corpus.
 
@@ -203,8 +200,7 @@ class Corpus:
     def fingerprint(self) -> str:
         """SHA-256, hexadecimal, of the split's tokens, documents and texts, the tokenizer and its end-of-text.
 
-        A prepared corpus stores it in its manifest. Zarr arrays and ``.bin`` files are read completely on first use; the
-        hash is kept until they change (:func:`~contextwise.base.hashes.content_digest`).
+        A prepared corpus stores it in its manifest. Zarr arrays and ``.bin`` files are read completely on first use.
         """
         complete = self._store.fingerprint
         if self.limit is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from contextwise.base.errors import ConfigError, DataError, one_line
 from contextwise.base.estimates import Estimate, counted
-from contextwise.base.files import KeptPath, atomic_directory, atomic_write, check_nothing_else, read_json, write_json
+from contextwise.base.files import atomic_directory, atomic_write, check_nothing_else, read_json, write_json
 from contextwise.base.hashes import MANIFEST, damage, seal, sealed_files
 from contextwise.base.schemas import parse_json
 from contextwise.base.views import Viewed
@@ -23,8 +23,8 @@ SUMMARY = "summary.json"
 class Result(Viewed):
     """A finished measurement; ``summary`` is the content of ``summary.json`` in the folder ``path``."""
 
-    path: KeptPath = KeptPath()  # noqa: RUF009 (its __get__ says that there is no default)
-    summary: dict[str, Any]  # type: ignore[misc]
+    path: Path
+    summary: dict[str, Any]
 
     @classmethod
     def open(cls, path: str | Path, measure: str | None = None) -> Self:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from contextwise.base.estimates import Estimate, EstimateJson, exponential
+from contextwise.base.estimates import Estimate, exponential
 from contextwise.base.intervals import ratios
 from contextwise.evaluation.kernel.result import column_or_none
 
@@ -97,7 +97,7 @@ def totals(documents: pa.Table) -> dict[str, Any]:
             estimates |= ratios(nats[known], {name: sizes})
     lost = column_or_none(documents, "text_lost") if "text_lost" in documents.column_names else None
 
-    def mapped(size: str, function: Callable[[float], float]) -> EstimateJson | None:
+    def mapped(size: str, function: Callable[[float], float]) -> dict[str, Any] | None:
         return estimates[size].map(function).to_dict() if size in estimates else None
 
     return {

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import save
 
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.estimates import EstimateJson
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
@@ -186,7 +185,7 @@ def measure_contexts(
     return states
 
 
-def mean_nats(nats: np.ndarray, targets: Targets) -> EstimateJson:
+def mean_nats(nats: np.ndarray, targets: Targets) -> dict[str, Any]:
     """Mean over targets, in nats, with its 95% interval over documents."""
     _, document = np.unique(targets.document, return_inverse=True)
     sums, counts = np.bincount(document, weights=nats), np.bincount(document)
