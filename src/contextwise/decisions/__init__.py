@@ -1,8 +1,7 @@
 """Decide from the losses of runs of any training script: paired by seed and document, as a trial decides.
 
 The interval over seeds holds after all of them at once (:mod:`contextwise.comparison.sequential`), so the runs may be looked
-at after every seed. A decision with a folder keeps what was looked at: later calls may add seeds, and arms for which
-comparisons were reserved, but change nothing.
+at after every seed. A decision with a folder keeps what was looked at: later calls may add seeds, and change nothing else.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ from contextwise.decisions.rows import Losses, read_losses
 
 LOOKED = "looked.json"
 MARGIN = 0.01
-LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
+LARGEST_MARGIN = 1000.0
 SEEDS_ALONE = "by the means of the runs"
 
 
@@ -76,7 +75,6 @@ def decide(
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
     documents: Documents = "fixed",
-    comparisons: int | None = None,
     step: int | None = None,
     out: str | Path | None = None,
 ) -> Decision:
@@ -89,7 +87,6 @@ def decide(
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.
         documents: decide about these held-out documents (fixed) or any like them (random).
-        comparisons: number of comparisons that share the error; a larger one than now leaves room for later arms.
         step: of the rows to take, where they have steps; by default the last of each run.
         out: folder of the result and of the list of runs that were looked at.
 
@@ -105,7 +102,7 @@ def decide(
     if not others:
         raise ConfigError(f"{reference} is the only arm, so there is nothing to decide; give the losses of another")
     margin, confidence = plain_number("margin", margin), plain_number("confidence", confidence)
-    check(margin, confidence, comparisons, documents, len(others))
+    check(margin, confidence, documents)
     if not losses.documents and documents == "random":
         raise ConfigError(
             "documents is random, but these losses are means of whole runs; leave it out, or give documents"
@@ -115,7 +112,7 @@ def decide(
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     # The looks of another process count in this one, so none may come in between.
     with contextlib.nullcontext() if folder is None else exclusive(folder, "the decision", wait=True):
-        return _decided(losses, reference, others, margin, confidence, documents, comparisons or len(others), folder)
+        return _decided(losses, reference, others, margin, confidence, documents, folder)
 
 
 def _decided(
@@ -125,12 +122,11 @@ def _decided(
     margin: float,
     confidence: float,
     documents: Documents,
-    shared: int,
     folder: Path | None,
 ) -> Decision:
     """The decision of ``others`` with the looks that the locked ``folder`` keeps, which keeps this one too."""
     arms = losses.arms
-    each = simultaneous(confidence, shared)
+    each = simultaneous(confidence, len(others))
     looked, counts = _looked(folder)
     notes = list(losses.notes)
     if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
@@ -173,7 +169,7 @@ def _decided(
         path=folder,
     )
     if decision.path is not None:
-        _keep(decision, losses, shared, looked, counts)
+        _keep(decision, losses, looked, counts)
     return decision
 
 
@@ -197,15 +193,12 @@ def _alone(comparison: Comparison) -> str:
     return ", which by themselves decide nothing" if alone == "undecided" else f", which by themselves would be {alone}"
 
 
-def check(margin: float, confidence: float, comparisons: int | None, documents: str, arms: int = 1) -> None:
-    """Refuse settings out of range; ``arms`` are those that are compared to the reference."""
+def check(margin: float, confidence: float, documents: str) -> None:
+    """Refuse settings out of range."""
     if not 0 < margin <= LARGEST_MARGIN:
         raise ConfigError(Problem(f"but must be above 0 and at most {LARGEST_MARGIN:g}", "margin", margin))
     if not 0.5 <= confidence <= 0.9999:
         raise ConfigError(Problem("but must be from 0.5 to 0.9999", "confidence", confidence))
-    if comparisons is not None and not arms <= comparisons <= MOST_COMPARISONS:
-        what = f"but must be from {arms}, the arms beside the reference, to {MOST_COMPARISONS:,}"
-        raise ConfigError(Problem(what, "comparisons", comparisons))
     if documents not in get_args(Documents):
         raise ConfigError(Problem(f"but must be {' or '.join(get_args(Documents))}", "documents", documents))
 
@@ -284,14 +277,12 @@ def _listed(seeds: Sequence[int]) -> str:
     return listed([str(seed) for seed in seeds])
 
 
-def _keep(
-    decision: Decision, losses: Losses, shared: int, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]
-) -> None:
+def _keep(decision: Decision, losses: Losses, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]) -> None:
     """Keep the look and the result in the decision's folder; refuse what would choose a look by what it says."""
     folder = decision.path
     assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
-    question |= {"comparisons": shared, "content": losses.content}
+    question |= {"comparisons": len(decision.comparisons), "content": losses.content}
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
     if (folder / LOOKED).exists():
         _refuse_other(folder, question, runs)
@@ -324,7 +315,7 @@ def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[s
     if others:
         raise ConfigError(
             f"{folder} holds a decision that was looked at with other settings ({listed(others)}); choose another folder with "
-            "--out: after a look only seeds may be added, and arms for which comparisons were reserved"
+            "--out: after a look only seeds may be added"
         )
     if changed:
         arm, seed = changed[0]

@@ -18,7 +18,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.comparison.sequential import deviation_limits, only_rounded, seeds_to_decide, simultaneous
+from contextwise.comparison.sequential import deviation_limits, only_rounded, seeds_to_decide
 from contextwise.decisions import check
 from contextwise.decisions.rows import Losses
 
@@ -103,7 +103,7 @@ def _seeds(needed: Needed) -> str:
     return f"{middle} seeds ({' to '.join(dict.fromkeys(limits))})"
 
 
-def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE, comparisons: int = 1) -> Plan:
+def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE) -> Plan:
     """What a decision about ``margin`` needs, from seeds of two arms, or of one.
 
     Of several other arms, the one whose differences from ``arm`` vary most counts.
@@ -111,7 +111,7 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
     Raises:
         ConfigError: the arm has fewer than two seeds, all of its seeds have the same losses, or a value is out of range.
     """
-    check(margin, confidence, comparisons, "fixed")
+    check(margin, confidence, "fixed")
     seeds = losses.seeds(arm)
     if len(seeds) < 2:
         raise ConfigError(f"{arm} has {len(seeds)} seed, but its spread takes two or more; train it with another seed")
@@ -134,12 +134,11 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
         parts, other, seeds = max(paired, key=lambda each: sum(each[0]))
         of_a_run = 1
     level, own = parts
-    each = simultaneous(confidence, comparisons)
 
     def needed(times: int) -> Needed:
         deviation = float(np.sqrt(of_a_run * (level + own / times)))
         known = deviation, *deviation_limits(deviation, len(seeds))
-        middle, fewest, most = (seeds_to_decide(margin, value, margin, each, most=MOST) for value in known)
+        middle, fewest, most = (seeds_to_decide(margin, value, margin, confidence, most=MOST) for value in known)
         return Needed(times, deviation, middle, fewest, most)
 
     text = bool(losses.documents)

@@ -1,8 +1,8 @@
 """A page: sections of text, tables and plots in one HTML file, which opens from disk without a network.
 
-Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, and the part of its script
-that draws them is in the file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text
-(a paragraph), a :class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
+Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, whose script (4.8 MB) is in
+the file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text (a paragraph), a
+:class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
 """
 
 import html
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.machine import own_version
 from contextwise.base.tables import Table
-from contextwise.reports.plotly_script import plotly_script
 
 DOCTYPE = "<!doctype html>"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
@@ -132,7 +132,7 @@ class Page:
                 lines.append(f'<script type="application/json" id="{name}">{text}</script>')
             own = _beside(self.source, ".js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
-            lines += [f"<script>{plotly_script()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
+            lines += [f"<script>{get_plotlyjs()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
         return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
 
 

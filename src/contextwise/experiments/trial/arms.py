@@ -11,12 +11,11 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import count, counted, duration, listed
+from contextwise.base.estimates import count, counted, listed
 from contextwise.base.files import expanded
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
-from contextwise.data.documents import ENOUGH_HELD_OUT
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
@@ -183,26 +182,10 @@ class Arms:
         times = max(each.epochs for each in lengths)
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
-        notes += [*self.documents.notes, *self._scoring_note(lengths)]
+        notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
         notes += [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
         return notes + [f"{name}: {note}." for name, note in self._sections]
-
-    def _scoring_note(self, lengths: Sequence[Length]) -> list[str]:
-        """A proposal of fewer documents, if scoring them takes longer than the training."""
-        training, scoring = (sum(getattr(each, part) for each in lengths) for part in ("seconds", "scoring"))
-        if scoring <= training:
-            return []
-        tokens = np.cumsum(self.held_out.lengths[: self.documents.count])
-        # The search over rates takes some of them, near-copies others.
-        fewer = max(2 * ENOUGH_HELD_OUT, int(np.searchsorted(tokens, tokens[-1] * training / scoring / 2, "right")))
-        if fewer >= self.documents.count:
-            return []
-        return [
-            f"Scoring the {self.documents.count:,} held-out documents takes longer than the training: "
-            f"{duration(scoring)} and {duration(training)} a seed. With --set limit={fewer} it takes "
-            f"{duration(scoring * tokens[fewer - 1] / tokens[-1])}; fewer documents tell less about others."
-        ]
 
     @cached_property
     def _sections(self) -> list[tuple[str, str]]:
