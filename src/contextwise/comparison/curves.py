@@ -33,35 +33,21 @@ from contextwise.evaluation.measures.curve.readings import lowest_estimate
 class ComparedCurve:
     """One curve, and its differences to the first one; nats per token.
 
-    Args:
-        documents: indices of the documents that all curves have.
-        first: the first curve; None for itself.
-        name: by default the model's.
-
     Attributes:
         context: longest that was measured.
         average: mean over all visible tokens, in the running mode; None in the others, whose contexts were chosen.
         lowest: loss of the lowest bin, which holds ``lowest_from`` to ``lowest_to`` visible tokens.
         best_context_loss: mean over the last tenth of the training context, in the running mode; None in the others.
         average_difference, lowest_difference, best_context_difference: to the first curve; None for itself.
-        bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
-            itself.
-        below: bins in which it is lower than the first curve, and bins that both have; None for itself.
+        bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve.
+        below: bins in which it is lower than the first curve, and bins that both have.
         single_run: whether it is the curve of a run: its intervals do not hold for other seeds of the recipe.
     """
 
-    name: str
-    context: int
-    average: Estimate | None
-    lowest: Estimate
-    lowest_from: int
-    lowest_to: int
-    best_context_loss: Estimate | None
     average_difference: Estimate | None
     lowest_difference: Estimate | None
     best_context_difference: Estimate | None
     below: tuple[int, int] | None
-    single_run: bool
 
     def __init__(
         self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None, name: str | None = None
@@ -184,8 +170,13 @@ def _curve_of(source: str) -> CurveResult:
     if not results:
         raise DataError(f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS")
     if len(results) > 1:
-        names = ", ".join(result.path.name for result in results[:4])
-        raise ConfigError(f"{source} has several curves ({names}); give the folder of one")
+        settings = [{"corpus": each.summary.get("label"), **each.summary["settings"]} for each in results]
+        differ = [name for name in settings[0] if len({str(each.get(name)) for each in settings}) > 1]
+        curves = (
+            ", ".join([str(result.path), *(f"{name} {each.get(name)}" for name in differ)])
+            for result, each in zip(results[:4], settings, strict=False)
+        )
+        raise ConfigError(f"{source} has several curves ({'; '.join(curves)}); give the folder of one")
     return CurveResult(results[0].path, results[0].summary)
 
 

@@ -165,10 +165,10 @@ def test_what_cannot_be_compared(tmp_path):
         compare_curves(open_curves([here, elsewhere]))
     with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
         open_curves([here, str(tmp_path / "nothing")])
-    for name in ("x", "y"):
-        written(tmp_path / "run" / "evaluation", name, 8, SHORT, DOCUMENTS)
+    for size in (8, 16):
+        written(tmp_path / "run" / "evaluation", f"to {size}", size, SHORT, DOCUMENTS)
     (tmp_path / "run" / "recipe.yaml").write_text("name: run\n")
-    with pytest.raises(ConfigError, match="run has several curves .x, y."):
+    with pytest.raises(ConfigError, match=r"run has several curves \(.*/to 16, context 16; .*/to 8, context 8\)"):
         open_curves([here, str(tmp_path / "run")])
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "recipe.yaml").write_text("name: without\n")
