@@ -37,8 +37,7 @@ from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.documents import ScoredDocuments
-from contextwise.experiments.trial.rates import doubtful_rates
-from contextwise.experiments.trial.search import Search
+from contextwise.experiments.trial.search import Search, doubtful_rates
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
 from contextwise.reports.decided import overview_plots
 from contextwise.reports.trial import _path_table, plan_tables, runs_table, trial_page, trial_tables

@@ -18,7 +18,7 @@ from contextwise.comparison.sequential import least_difference, seeds_to_decide,
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.documents import HeldOutOfTrial
-from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.experiments.trial.search import ChosenRate, RateRow
 from contextwise.training.recipe import few_steps
 
 

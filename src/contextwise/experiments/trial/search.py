@@ -5,25 +5,133 @@ They have seeds and documents that no decision uses.
 
 import contextlib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from contextwise.base.errors import NotFiniteError, TrainingError
+from contextwise.base.estimates import listed
+from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.decided import RESULT
 from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, length_settings, total_nats, whole_steps
 from contextwise.experiments.trial.documents import SEARCH_SHARE
-from contextwise.experiments.trial.rates import ChosenRate, RateRow, best_factor
 from contextwise.experiments.trial.settings import RateSearch
-from contextwise.experiments.trial.wall_time import WallTime
 
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 LossOf = dict[tuple[str, float], float]
 """Arm and factor of its rates -> loss of its short runs."""
+
+Losses = Mapping[float, float]
+"""Factor of an arm's own rates -> loss of its short runs, nats per token; infinite where they diverged."""
+
+
+def best_factor(losses: Losses) -> float:
+    """The factor with the lowest loss; of several, the one nearest to 1, which is the recipe's own rate."""
+    return min(losses, key=lambda factor: (losses[factor], abs(math.log(factor))))
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """Loss of an arm's short runs at one rate.
+
+    Attributes:
+        steps: of a run.
+        factor: of the arm's own rates.
+        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
+        chosen: whether it is the lowest.
+    """
+
+    arm: str
+    steps: int
+    factor: float
+    learning_rate: float
+    loss: float | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The rate of an arm's whole runs.
+
+    Attributes:
+        factor: of the arm's own rates, with the lowest loss of those that were tried.
+        steps: of a whole run.
+        at_edge: whether no lower or no higher rate was tried, but others were.
+        lead: by how much less its loss is than that of the better of its neighbours, nats per token; None without a neighbour
+            that did not diverge.
+    """
+
+    arm: str
+    factor: float
+    steps: int
+    at_edge: bool
+    lead: float | None
+
+    IN_JSON: ClassVar = ("sentence",)
+
+    @classmethod
+    def of(cls, arm: str, steps: int, losses: Losses) -> "ChosenRate":
+        """The best rate by the losses of the short runs; ``steps`` of a whole one."""
+        factors, best = sorted(losses), best_factor(losses)
+        place = factors.index(best)
+        beside = factors[max(0, place - 1) : place] + factors[place + 1 : place + 2]
+        leads = [losses[factor] - losses[best] for factor in beside if math.isfinite(losses[factor])]
+        return cls(arm, best, steps, 0 < len(beside) < 2, min(leads, default=None))
+
+    @property
+    def sentence(self) -> str:
+        """The rate of full-length runs."""
+        return f"Full-length runs ({self.steps:,} steps) use {self.factor:.3g} × the recipe's rate."
+
+
+def doubtful_rates(chosen: Sequence[ChosenRate], margin: float) -> list[str]:
+    """Notes: which arms' best rates are at an edge of the search, and which lead another rate by less than the margin."""
+    edges = [each.arm for each in chosen if each.at_edge]
+    ties = [f"{each.arm} ({each.lead:.4f})" for each in chosen if each.lead is not None and each.lead < margin]
+    notes = []
+    if edges:
+        notes.append(
+            f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist. Give other "
+            "factors (rates.factors)."
+        )
+    if ties:
+        notes.append(
+            "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
+            f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
+            "rates.share=1 (full-length runs) or rates.seeds=3 to find out."
+        )
+    return notes
+
+
+class WallTime:
+    """The wall time of a trial, in its folder's ``seconds.json``: that of earlier processes, once it is read, and that of this
+    one since ``started``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.before, self.started = folder / "seconds.json", 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the trial so far."""
+        return self.before + time.monotonic() - self.started
+
+    def read(self) -> None:
+        """Add the time of earlier processes."""
+        if self.file.exists():
+            self.before = read_sealed_json(self.file, "the time that the trial has taken")["seconds"]
+
+    def write(self) -> None:
+        """Keep the time for later processes."""
+        write_sealed_json(self.file, {"seconds": round(self.seconds, 3)}, "the time")
 
 
 class Search:

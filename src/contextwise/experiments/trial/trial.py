@@ -33,11 +33,9 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.rates import ChosenRate, RateRow, doubtful_rates
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult, known_spread
-from contextwise.experiments.trial.search import SEARCH_SEED, Search
+from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, WallTime, doubtful_rates
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
-from contextwise.experiments.trial.wall_time import WallTime
 
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 LOWER_RATE = "For another answer begin another trial (--out), with a lower rate or a lower training.clip for all arms."
