@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -24,47 +24,26 @@ from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.training.recipe import AnyModel
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
+_HELD_OUT = re.compile(r"(\w*loss)(: .*)?|.* of the validation split")
+"""Names of the fingerprints of documents that a run is not trained on."""
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 
 
 @dataclass(frozen=True)
-class SeededRun:
-    """A run, or a model, that may be one of several seeds of a recipe.
+class ComparedRun:
+    """One evaluated model: a run, which may be one of several seeds of a recipe, or another model.
 
     Attributes:
         name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
         key: runs with the same key differ by their seed only.
+        run: the run folder; None for a model that is no run.
+        summary: the run's ``summary.json``; empty if there is none.
     """
 
     source: str
     name: str
     key: str
     seed: int | None
-
-    @classmethod
-    def of(cls, source: str, run: RunFolder) -> "SeededRun":
-        """The seed of a run's recipe."""
-        recipe = run.recipe()
-        name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
-        same = comparable({**recipe, "name": name}, "seed")
-        # Runs that continue one model's seeds are seeds of one recipe.
-        same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
-        key = json.dumps([same, _texts(run) if run.finished else None], sort_keys=True, default=str)
-        return cls(source, name, key, recipe.get("seed"))
-
-
-Seeded = TypeVar("Seeded", bound=SeededRun)
-
-
-@dataclass(frozen=True)
-class ComparedRun(SeededRun):
-    """One evaluated model: a run, or another model.
-
-    Attributes:
-        run: the run folder; None for a model that is no run.
-        summary: the run's ``summary.json``; empty if there is none.
-    """
-
     evaluation: Evaluation
     run: RunFolder | None
     summary: dict[str, Any] = field(default_factory=dict)
@@ -93,13 +72,8 @@ def evaluate_all(
 ) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
-    If one of them needs a measure of its own, all are measured with that.
-
-    Args:
-        corpus: or its path, or that of texts, which each model reads with its own tokenizer.
-        split: of a path.
-        unit: in which they will be compared: if it is ``token``, texts that are read with several tokenizers are refused.
-        settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
+    If one of them needs a measure of its own, all are measured with that. Texts that several tokenizers read are refused
+    if they will be compared in the ``unit`` token.
     """
     if done := [each for each in sources if not isinstance(each, Subject) and is_result(each)]:
         raise ConfigError(
@@ -138,12 +112,7 @@ def open_compared(
     results: Sequence[Evaluation] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[ComparedRun]:
-    """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`.
-
-    Raises:
-        ConfigError: a source given twice, or several evaluations to choose from.
-        DataError: a source has no evaluation (the message has the command that makes one).
-    """
+    """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`."""
     refuse_repeated(sources)
     chosen = results or _common(sources, label)
     compared = [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
@@ -231,23 +200,22 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
         about, name = evaluation.summary, Path(evaluation.summary["model"]).name
         key = f"model {about['model']} {about['digest']} {condition}"  # loaded models have no path of their own
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
-    seed, summary = SeededRun.of(source, run), run.summary() if run.finished else {}
-    return ComparedRun(source, seed.name + suffix, seed.key + suffix, seed.seed, evaluation, run, summary)
-
-
-def _starts(recipe: dict[str, Any]) -> dict[str, str]:
-    """The models that a run starts from, by setting; none for a model of a kind that is not installed."""
+    recipe, summary, texts = run.recipe(), run.summary() if run.finished else {}, None
+    if (
+        summary
+    ):  # the content hashes of what it was trained on, replayed texts and metadata among it, without its models
+        own = ((each, value) for each, value in summary["fingerprints"].items() if not each.startswith("model."))
+        texts = {each: value for each, value in own if not _HELD_OUT.fullmatch(each)}
+    name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
     try:
-        return _MODEL.validate_python(recipe.get("model") or {}).starts
-    except ValueError:
-        return {}
-
-
-def _texts(run: RunFolder) -> dict[str, str]:
-    """The content hashes of what a finished run was trained on, replayed texts and metadata among it, without its models."""
-    hashes = run.summary()["fingerprints"]
-    held_out = re.compile(r"(\w*loss)(: .*)?|.* of the validation split")
-    return {name: each for name, each in hashes.items() if not (name.startswith("model.") or held_out.fullmatch(name))}
+        starts = _MODEL.validate_python(recipe.get("model") or {}).starts
+    except ValueError:  # a kind that is not installed
+        starts = {}
+    # Runs that continue one model's seeds are seeds of one recipe.
+    same = comparable({**recipe, "name": name}, "seed")
+    same = with_overrides(same, {setting: _without_seed(path) for setting, path in starts.items()})
+    key = json.dumps([same, texts], sort_keys=True, default=str)
+    return ComparedRun(source, name + suffix, key + suffix, recipe.get("seed"), evaluation, run, summary)
 
 
 def _without_seed(name: str) -> str:
@@ -271,9 +239,9 @@ def of_single_runs(single: Sequence[str], groups: int) -> str:
     return "with one run of each" if len(single) == groups else f"with this one run of {listed(list(single))}"
 
 
-def groups_of(runs: list[Seeded]) -> dict[str, list[Seeded]]:
+def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
     """Group runs that differ only by their seed: groups in the order given, runs by seed."""
-    by_key: dict[str, list[Seeded]] = {}
+    by_key: dict[str, list[ComparedRun]] = {}
     for compared in runs:
         by_key.setdefault(compared.key, []).append(compared)
     names = Counter(group[0].name for group in by_key.values())

@@ -112,65 +112,56 @@ def decide(
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     # The looks of another process count in this one, so none may come in between.
     with contextlib.nullcontext() if folder is None else exclusive(folder, "the decision", wait=True):
-        return _decided(losses, reference, others, margin, confidence, documents, folder)
-
-
-def _decided(
-    losses: Losses,
-    reference: str,
-    others: list[str],
-    margin: float,
-    confidence: float,
-    documents: Documents,
-    folder: Path | None,
-) -> Decision:
-    """The decision of ``others`` with the looks that the locked ``folder`` keeps, which keeps this one too."""
-    arms = losses.arms
-    each = simultaneous(confidence, len(others))
-    looked, counts = _looked(folder)
-    notes = list(losses.notes)
-    if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
-        notes.append(
-            f"{counted(held_out, 'document')} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
-            "an interval for any such documents."
+        looked, counts = _looked(folder)
+        notes, each = list(losses.notes), simultaneous(confidence, len(others))
+        if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
+            notes.append(
+                f"{counted(held_out, 'document')} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
+                "an interval for any such documents."
+            )
+        found = [
+            _compared(losses, arm, reference, margin, each, documents, notes, looked, counts.get(arm, []))
+            for arm in others
+        ]
+        total = losses.sizes.sum()
+        decision = Decision(
+            decision=default_name(losses, reference) if folder is None else Path(os.path.realpath(folder)).name,
+            reference=reference,
+            unit=losses.unit,
+            margin=margin,
+            confidence=confidence,
+            documents=documents,
+            comparisons=found,
+            losses={
+                arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
+            },
+            held_out={"documents": held_out, "tokens": int(total) if losses.documents else 0},
+            notes=[*notes, *_notes(losses, found)],
+            path=folder,
         )
-    found = [
-        _compared(losses, arm, reference, margin, each, documents, notes, looked, counts.get(arm, [])) for arm in others
-    ]
-    for arm in arms:
+        if folder is not None:
+            _keep(decision, folder, losses, looked, counts)
+    return decision
+
+
+def _notes(losses: Losses, found: list[Comparison]) -> list[str]:
+    """What is to be noted of runs that are the same, and of looks after the one that decided."""
+    notes = []
+    for arm in losses.arms:
         nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     notes += [
-        f"{each.arm} has the losses of {reference} with every seed, as if they were the same runs."
+        f"{each.arm} has the losses of {each.reference} with every seed, as if they were the same runs."
         for each in found
-        if each.last.seeds > 1 and _same_losses(losses, each.arm, reference)
+        if each.last.seeds > 1 and _same_losses(losses, each.arm, each.reference)
     ]
-    notes += [
+    return notes + [
         f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
-        f"them{_alone(each)}: {each.last.of(documents):+.4f}."
+        f"them{_alone(each)}: {each.last.of(each.documents):+.4f}."
         for each in found
         if each.decided_after and each.decided_after < len(each.looks)
     ]
-    total = losses.sizes.sum()
-    decision = Decision(
-        decision=default_name(losses, reference) if folder is None else Path(os.path.realpath(folder)).name,
-        reference=reference,
-        unit=losses.unit,
-        margin=margin,
-        confidence=confidence,
-        documents=documents,
-        comparisons=found,
-        losses={
-            arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
-        },
-        held_out={"documents": len(losses.documents), "tokens": int(total) if losses.documents else 0},
-        notes=notes,
-        path=folder,
-    )
-    if decision.path is not None:
-        _keep(decision, losses, looked, counts)
-    return decision
 
 
 def _same_losses(losses: Losses, arm: str, reference: str) -> bool:
@@ -218,10 +209,8 @@ def default_name(losses: Losses, reference: str | None) -> str:
 
 def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, list[int]]]:
     """The runs that a folder's looks have seen, and the numbers of pairs at these looks; empty without a folder."""
-    if folder is None or not (folder / LOOKED).exists():
-        return {}, {}
-    kept = _kept(folder)
-    return kept["runs"], kept["looks"]
+    kept = {} if folder is None or not (folder / LOOKED).exists() else _kept(folder)
+    return kept.get("runs", {}), kept.get("looks", {})
 
 
 def _kept(folder: Path) -> dict[str, Any]:
@@ -277,10 +266,10 @@ def _listed(seeds: Sequence[int]) -> str:
     return listed([str(seed) for seed in seeds])
 
 
-def _keep(decision: Decision, losses: Losses, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]) -> None:
+def _keep(
+    decision: Decision, folder: Path, losses: Losses, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]
+) -> None:
     """Keep the look and the result in the decision's folder; refuse what would choose a look by what it says."""
-    folder = decision.path
-    assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
     question |= {"comparisons": len(decision.comparisons), "content": losses.content}
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}

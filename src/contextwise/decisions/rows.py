@@ -251,7 +251,8 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         converted = values.cast(wanted)
     except pa.ArrowException:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
-        odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
+        numbers = pd.to_numeric(values.to_pandas(), errors="coerce")
+        odd = int((numbers % 1 != 0 if whole else numbers.isna()).argmax()) if column not in TEXTS else 0
         raise DataError(
             f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}{below}, but must be {what}"
         ) from None
@@ -267,14 +268,6 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         if column == "correct":
             refuse(pc.greater(converted, 1), "from 0 to 1")
     return converted
-
-
-def _casts(value: pa.Scalar, wanted: pa.DataType) -> bool:
-    try:
-        value.cast(wanted)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
