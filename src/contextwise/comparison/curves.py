@@ -122,15 +122,7 @@ def are_curves(sources: list[str]) -> bool:
 
 
 def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
-    """Curves by their folders, or by the runs that have one.
-
-    Args:
-        others: options of a comparison of losses -> whether they were given.
-
-    Raises:
-        DataError: there is none, or curves of different data or modes.
-        ConfigError: a run has several, fewer than two curves or one curve twice were given, or one of ``others`` was.
-    """
+    """Curves by their folders, or by the runs that have one; ``others``: which options of a comparison of losses were given."""
     if given := [option for option, was_given in others.items() if was_given]:
         raise ConfigError(
             f"{given[0]} chooses among losses of documents, and context curves are compared; leave it out"

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import Estimate, counted, exponential, written
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, counted, exponential, written
+from contextwise.base.runs import RunFolder
 from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs
 
@@ -20,6 +21,7 @@ class Group:
         seeds: of the runs; ``[None]`` for a model that is no run.
         loss: nats per token of the held-out documents, mean over seeds.
         losses: the loss of each run.
+        runs: the run folders; none of a model that is no run.
         training_tokens, training_seconds, flops_per_token: of training, means over the runs; None where not known.
     """
 
@@ -34,6 +36,7 @@ class Group:
     training_tokens: float | None
     training_seconds: float | None
     flops_per_token: float | None = None
+    runs: list[RunFolder] = field(default_factory=list, metadata=NOT_IN_JSON)
 
 
 @dataclass(frozen=True)

@@ -107,9 +107,6 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
     """What a decision about ``margin`` needs, from seeds of two arms, or of one.
 
     Of several other arms, the one whose differences from ``arm`` vary most counts.
-
-    Raises:
-        ConfigError: the arm has fewer than two seeds, all of its seeds have the same losses, or a value is out of range.
     """
     check(margin, confidence, "fixed")
     seeds = losses.seeds(arm)

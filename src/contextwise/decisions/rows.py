@@ -76,13 +76,9 @@ class Losses:
 def read_losses(sources: Any, step: int | None = None) -> Losses:
     """Read the rows of files, folders of files or of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
 
-    Args:
-        sources: the label of a file or folder, ``ARM:SEED=PATH``, takes the place of the arm and the seed of its rows; logs,
-            and rows without them, have those that the name of the file or folder says: ``ARM-s3``.
-        step: of the rows to take, where they have steps; by default the last of each run.
-
-    Raises:
-        ConfigError, DataError: a column is missing or a value out of range, rows occur twice, or runs do not pair.
+    The label of a file or folder, ``ARM:SEED=PATH``, goes before the arm and the seed of its rows; logs, and rows without them,
+    have those that the name of the file or folder says: ``ARM-s3``. Of rows with steps those of ``step`` are taken, by default
+    the last of each run.
     """
     table = pa.concat_tables(_tables(sources), promote_options="permissive")
     return _paired(*_last_steps(table.to_pandas(), step))

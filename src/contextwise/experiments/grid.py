@@ -24,11 +24,7 @@ def axis_settings(name: str) -> list[str]:
 
 
 def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of an axis.
-
-    Raises:
-        ConfigError: no value, one twice, or a point that does not give each setting its value.
-    """
+    """Setting -> value at each point of an axis."""
     settings = axis_settings(name)
     if not values:
         raise ConfigError(f"{name} has no values; give one at least, or leave the axis out")

@@ -69,11 +69,7 @@ FAST_TRAINING: dict[str, Any] = {
 
 
 def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The values of a recipe, with the section ``data``, and without sections that are given empty.
-
-    Raises:
-        ConfigError: a section is no mapping.
-    """
+    """The values of a recipe, with the section ``data``, and without sections that are given empty."""
     names = ("data", "model", "training")
     wrong = [name for name in names if not isinstance(recipe.get(name) or {}, dict)]
     if wrong:
@@ -208,9 +204,6 @@ class RunSet(RunSetFolder):
             prefix: of the arms' names in folder names.
             vocab_size: of a corpus that does not exist yet, for the plan.
             wanted: arms that are needed, with those that they are made from; all if not given.
-
-        Raises:
-            ConfigError: settings that no recipe has; an arm that is made from itself or from one that does not exist.
         """
         expansion = _Expansion(settings, path, corpus, prefix)
         return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
@@ -255,11 +248,6 @@ class RunSet(RunSetFolder):
             executor: starts a process for each run; without one they are trained one after another in this process.
             may_diverge: a run whose loss is not finite is no failure: the others are trained but for those that begin from
                 it, and later calls leave them.
-
-        Raises:
-            ConfigError, DataError, CheckpointError: the input is at fault.
-            TrainingError: some runs failed; on an executor all others have finished.
-            Interrupted: a signal asked to stop; the progress is saved.
         """
         if executor is not None:
             check_alone("a set of runs")

@@ -22,14 +22,8 @@ def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
 def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
     """Train all runs, the most expensive first; a run starts after the runs that it is made from.
 
-    A branch starts as soon as its trunk has the checkpoint where it begins to decay.
-
-    Args:
-        retries: how often a run that failed is tried again.
-
-    Raises:
-        Interrupted: asked to stop; the runs have saved what they have.
-        TrainingError: some runs failed. All others have finished, except those that are made from a failed one.
+    A branch starts as soon as its trunk has the checkpoint where it begins to decay. Where runs fail, all others finish first,
+    except those that are made from a failed one.
     """
     try:
         with progress_bar("runs", 100, "% of the FLOPs") as show:

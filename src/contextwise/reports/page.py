@@ -7,13 +7,15 @@ the file. All text is escaped, and the page forbids itself to load anything. A p
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
+from rich.console import Group
+from rich.padding import Padding
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
@@ -95,12 +97,7 @@ class Page:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Write the page, complete or not at all, without the names of the folders above the current one.
-
-        Raises:
-            ConfigError: ``path`` is a folder.
-            DataError: the file cannot be written.
-        """
+        """Write the page, complete or not at all, without the names of the folders above the current one."""
         check_file(path)
         atomic_write(path, relative_to_here(self.render()), "the page")
 
@@ -171,6 +168,19 @@ def joined(parts: Iterable[Part]) -> Markup:
 def markup(template: str, **values: Any) -> Markup:
     """A template with ``{names}``, whose values are escaped unless they are markup."""
     return Markup(template.format(**{name: shown(value) for name, value in values.items()}))
+
+
+def printed(shown: Any) -> Iterator[str | Table]:
+    """The sentences and tables of what a measure prints on the terminal, as parts of a section."""
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            yield from printed(part)
+    elif isinstance(shown, Padding):
+        yield from printed(shown.renderable)
+    elif isinstance(shown, Table):
+        yield shown
+    elif text := str(getattr(shown, "plain", shown)).strip():
+        yield text
 
 
 def missing(text: str, attributes: str = "") -> Markup:

@@ -1,12 +1,9 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Group
-from rich.padding import Padding
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
@@ -25,6 +22,7 @@ from contextwise.reports.page import (
     level,
     markup,
     powers_of_two,
+    printed,
     scatter,
     shown,
     visible_points,
@@ -113,23 +111,10 @@ def page_of_measurement(result: Any, *figures: Section) -> Page:
     """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
     from contextwise.evaluation.kernel import measures
 
-    sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
+    sections = (*figures, Section("Result", list(printed(measures()[result.measure].table(result.summary)))))
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     subtitle = f"{result.summary['model']} · {label}".rstrip(" ·")
     return Page(f"{result.measure}: {model}", sections, subtitle, [f"{result.answer}."])
-
-
-def _parts(shown: Any) -> Iterator[str | Table]:
-    """The sentences and tables of what a measure prints on the terminal."""
-    if isinstance(shown, Group):
-        for part in shown.renderables:
-            yield from _parts(part)
-    elif isinstance(shown, Padding):
-        yield from _parts(shown.renderable)
-    elif isinstance(shown, Table):
-        yield shown
-    elif text := str(getattr(shown, "plain", shown)).strip():
-        yield text
 
 
 def _of_run(run: RunFolder) -> Table:
@@ -204,11 +189,7 @@ def _has_table(section: Section) -> bool:
 
 
 def figure_of(result: Any) -> "go.Figure":
-    """The main figure of the page of a result, in the colours that pages have on a light ground.
-
-    Raises:
-        ConfigError: the page has no figure.
-    """
+    """The main figure of the page of a result, in the colours that pages have on a light ground."""
     plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"the {type(result).__name__} of {getattr(result, 'path', '')} has no figure")

@@ -67,9 +67,6 @@ class Arms:
         inputs: of each arm, the content hashes of all that its runs start from.
         documents: the held-out documents that are scored.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
-
-    Raises:
-        ConfigError, DataError: arms that cannot be compared, or a corpus that allows no decision.
     """
 
     def __init__(self, settings: TrialSettings) -> None:
@@ -201,24 +198,14 @@ class Arms:
         return int(self.held_out.lengths[: self.documents.count].sum())
 
     def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
-        """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.
-
-        Args:
-            step_seconds: of a training step of each arm.
-        """
+        """The length of every arm's runs at every budget, so that FLOPs, time (by ``step_seconds``) or tokens are equal."""
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
-        tokens_of = {
-            (name, budget): whole_steps(budget * per_token[base] / per_token[name], recipe)
-            for budget in self.budgets
-            for name, recipe in self.recipes.items()
-        }
-        result = []
+        result, scored = [], 2 / 3 * self.scored_tokens
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
-                tokens = tokens_of[name, budget]
-                flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
+                tokens = whole_steps(budget * per_token[base] / per_token[name], recipe)
                 result.append(
                     Length(
                         arm=name,
@@ -228,7 +215,7 @@ class Arms:
                         tokens_per_step=recipe.tokens_per_step,
                         epochs=tokens / self.documents.trained.tokens,
                         tokens_per_parameter=tokens / self.planned[name].parameters,
-                        flops=flops,
+                        flops=tokens * self.flops_per_token[name],
                         seconds=tokens * seconds[name],
                         scoring=scored * seconds[name],
                     )
@@ -260,11 +247,7 @@ class Arms:
                 raise ConfigError(Problem(why, "score.context", context, f"give at most {limit}"))
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
-        """The runs of one seed, in the order of ``lengths``.
-
-        Args:
-            factors: of each arm's learning rates.
-        """
+        """The runs of one seed, in the order of ``lengths``, with ``factors`` of each arm's learning rates."""
         named = {}
         for length in lengths:
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))

@@ -39,9 +39,6 @@ class ScoredDocuments:
         trained: the part of the training text that the runs read.
         held_out: the split; ``count`` of its documents, from the first, are scored.
         searched, decided: numbers of the documents of the search over rates, and of the decision; none is in both.
-
-    Raises:
-        DataError: too few are left for a decision.
     """
 
     def __init__(self, settings: TrialSettings, trained: Corpus, held_out: Corpus, fingerprints: list[str]) -> None:

@@ -193,10 +193,7 @@ class Search:
     def run(self, reserve: float = 0.0) -> tuple[list[RateRow], list[ChosenRate]]:
         """Train and score the short runs; returns their losses by rate, and the rate of each arm's whole runs.
 
-        All arms get the same factors, more where one is at an edge.
-
-        Args:
-            reserve: wall time in seconds that a widening must leave of the budget.
+        All arms get the same factors, more where one is at an edge and ``reserve`` seconds of the budget are left.
         """
         losses = self._losses(reserve) if self.lengths else {}
         rows, chosen = list[RateRow](), list[ChosenRate]()

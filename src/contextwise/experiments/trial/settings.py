@@ -288,9 +288,6 @@ def load_trial(
         values: go before the file's.
         overrides: ``key=value`` settings that go before both: ``recipe.model.size=pico``.
         output: the trial's folder, in place of the file's.
-
-    Raises:
-        ConfigError: lists everything that is wrong.
     """
     data, folder = dict[str, Any](), Path()
     if trial is not None:

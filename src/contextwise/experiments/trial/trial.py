@@ -42,11 +42,7 @@ LOWER_RATE = "For another answer begin another trial (--out), with a lower rate 
 
 
 class Trial:
-    """A planned or existing trial. The constructor trains and writes nothing.
-
-    Raises:
-        ConfigError, DataError: the arms cannot be compared, or the folder holds another trial.
-    """
+    """A planned or existing trial. The constructor trains and writes nothing."""
 
     def __init__(self, settings: TrialSettings) -> None:
         if settings.first_seed + settings.seeds > SEARCH_SEED:
@@ -191,13 +187,7 @@ class Trial:
     # ---- running ----
 
     def run(self, on_look: Callable[[TrialResult], None] = lambda result: None) -> TrialResult:
-        """Train seeds until all comparisons are decided; a trial that was stopped resumes.
-
-        Args:
-            on_look: called with the result after each look.
-
-        Raises what :meth:`RunSet.train_missing` raises.
-        """
+        """Train seeds until all comparisons are decided; a trial that was stopped resumes. ``on_look`` gets each result."""
         check_alone("a trial")
         with interruption.listening(), contextlib.ExitStack() as stack:
             self.time.started = time.monotonic()
