@@ -63,7 +63,7 @@ class RunState:
     """The state of a run.
 
     Attributes:
-        step, tokens_per_second: at its newest row of metrics; None before the first.
+        step: of its newest row of metrics; None before the first.
         loss: newest best-context loss, nats per token; None before the first.
         failure: of a failed run.
     """
@@ -71,7 +71,6 @@ class RunState:
     run: PlannedRun
     state: State
     step: int | None = None
-    tokens_per_second: float | None = None
     loss: float | None = None
     failure: Failure | None = None
 
@@ -211,9 +210,8 @@ class RunSetFolder:
         if folder.finished or failure:
             state = "finished" if folder.finished else "failed"
         step = max((row["step"] for row in newest.values()), default=None)
-        speed = newest.get("train", {}).get("tokens_per_second")
         loss = newest.get("curve", {}).get("best_context_loss")
-        return RunState(run, state, step, speed, loss, failure)
+        return RunState(run, state, step, loss, failure)
 
     def count(self) -> dict[State, int]:
         """How many runs are in each state."""

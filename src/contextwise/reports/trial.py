@@ -180,18 +180,14 @@ def _expected(plan: TrialPlan) -> str:
             "after twenty."
         )
     deviation, seeds = plan.deviation
-    words = []
-    for times in (1, 2, 4, 0):
-        expected = plan.expected_seeds(times * plan.margin)
-        needed = f"{expected}" if expected is not None else f"more than {plan.affordable_seeds}"
-        words.append(f"{needed} if it is {times * plan.margin:g}")
-    least = ""
+    expected = (plan.expected_seeds_by_margins or {}).items()
+    words = [f"{needed or f'more than {plan.affordable_seeds}'} if it is {size}" for size, needed in expected]
+    least = documents = ""
     if plan.least_difference:
         least = (
             f" The smallest measured difference that {plan.affordable_seeds} seeds can decide is "
             f"{plan.least_difference:.4f} nats."
         )
-    documents = ""
     if plan.documents == "random":
         half = plan.documents_half_width
         size = f"± {half:.4f} nats" if math.isfinite(half) else "no interval: hold out more"

@@ -49,21 +49,16 @@ class ScoredDocuments:
         kept = np.setdiff1d(np.arange(self.count), list(self.near_copies))
         searched = 0 if settings.rates is None else max(1, len(kept) // SEARCH_SHARE)
         self.searched, self.decided = kept[:searched], kept[searched:]
-        self._check(Path(settings.corpus), self.count - len(kept))
-
-    def _check(self, corpus: Path, left_out: int) -> None:
-        if len(self.decided) >= FEWEST_DOCUMENTS:
-            return
-        copies = f", {left_out} of them near-copies of training text" if left_out else ""
-        search = f", {len(self.searched)} of them for the rates" if len(self.searched) else ""
-        fix = " and --deduplicate 0.8" if left_out else ""
-        fix = f"prepare the corpus again with a larger --validation{fix}"
-        held = f"holds out {counted(self.count, 'document')}"
-        if self.count < len(self.held_out):
-            held, fix = f"is scored on {self.count} held-out documents (limit)", f"raise limit, or {fix}"
-        raise DataError(
-            f"the corpus {corpus} {held}{copies}{search}, but a decision needs {FEWEST_DOCUMENTS} or more; {fix}"
-        )
+        if len(self.decided) < FEWEST_DOCUMENTS:
+            taken = {"near-copies of training text": self.count - len(kept), "for the rates": searched}
+            words = "".join(f", {number} of them {what}" for what, number in taken.items() if number)
+            scored, fix = f"holds out {counted(self.count, 'document')}", ""
+            if self.count < len(held_out):
+                scored, fix = f"is scored on {self.count} held-out documents (limit)", "raise limit, or "
+            raise DataError(
+                f"the corpus {settings.corpus} {scored}{words}, but a decision needs {FEWEST_DOCUMENTS} or more; {fix}prepare "
+                "the corpus again with a larger --validation"
+            )
 
     def evaluation(self, folder: Path, documents: int) -> Any:
         """The evaluation of a run on the first held-out documents."""
@@ -80,20 +75,17 @@ class ScoredDocuments:
         """
         if self._folder.exists and (plan := self._folder.plan())["corpora"] == self._fingerprints:
             known = plan["near_copies"]
-            if all(known[name] == value for name, value in self._compared.items()):
+            if (known["text"], known["documents"]) == (self.trained.fingerprint, self.count):
                 return {int(number): share for number, share in known["shares"].items()}
         if self.trained.tokens > MANY_TOKENS:
             say(f"comparing {self.count} held-out documents with {count(self.trained.tokens)} training tokens")
         return copied_documents(self.trained, self.held_out, self.count)
 
     @property
-    def _compared(self) -> dict[str, Any]:
-        return {"text": self.trained.fingerprint, "documents": self.count}
-
-    @property
     def compared(self) -> dict[str, Any]:
         """The near-copies and what was compared, for the trial's plan."""
-        return {**self._compared, "shares": {str(number): share for number, share in self.near_copies.items()}}
+        shares = {str(number): share for number, share in self.near_copies.items()}
+        return {"text": self.trained.fingerprint, "documents": self.count, "shares": shares}
 
     def to_dict(self, tokens: int) -> HeldOutOfTrial:
         """The documents of the decision as JSON values; ``tokens`` are those that are scored in them."""

@@ -223,17 +223,17 @@ def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] |
     for file in sorted(path.parent.glob(f"*/{RESULT}")):
         with contextlib.suppress(ContextwiseError, KeyError):  # damaged, or without a budget of an arm
             result = read_sealed_json(file, "a trial's result")
-            if "lengths" not in result:
-                continue  # of a decision
-            losses, base, groups = result["losses"], result["reference"], []
+            losses, own = result["losses"], file.parent.resolve() == path.resolve()
+            if "lengths" not in result or not (own or losses.keys() == set(arms)):  # of a decision, or of other arms
+                continue
+            base = losses.pop(result["reference"])
+            groups = [
+                [a - b for a, b in zip(values, base[at], strict=False)]
+                for by_budget in losses.values()
+                for at, values in by_budget.items()
+            ]
             halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
-            for arm, by_budget in losses.items():
-                for at, values in by_budget.items():
-                    pairs = zip(values, losses[base][at], strict=False)
-                    groups += [[a - b for a, b in pairs]] if arm != base else []
-            own = file.parent.resolve() == path.resolve()
-            if own or losses.keys() == set(arms):
-                known.setdefault(own, []).append((file.parent.name, groups, halves))
+            known.setdefault(own, []).append((file.parent.name, groups, halves))
     for own in sorted(known, reverse=True):
         names, groups, halves = ([*each] for each in zip(*known[own], strict=True))
         spread = within_groups([differences for each in groups for differences in each])
