@@ -381,7 +381,7 @@ def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):
     compute = [note for note in far if "documents that decide" not in note]  # one document of ten is long
     assert len(compute) == 1 and "read the corpus" in compute[0]
     part = {**RECIPE, "data": {"context": 16, "tokens": 640}}
-    given = small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "pm"], recipe=part, tokens=6400)
+    given = small_trial(corpus_folder, tmp_path / "t", recipe=part, tokens=6400)
     plan = Trial(given).plan()
     assert [length.epochs for length in plan.lengths] == [10, 10]
     assert any("The longest runs read the corpus 10.0 times" in note for note in plan.notes)
@@ -678,7 +678,7 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
         *(
             (
                 {"arms": {name: [f"data.{split}"] for name in ("gpt2", "b")}},
-                "holds out the documents that the arms are trained on",
+                "holds out the documents that the arms are trained",
             )
             for split in ("split=validation", "validation_split=train")
         ),
