@@ -1,5 +1,6 @@
 """Runs and models that take part in a comparison, and which of them are the same recipe with other seeds."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -125,46 +126,40 @@ def open_compared(
 
 def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     """The evaluation of each source that answers the same question as those of the others."""
-    candidates = [_evaluations(source) for source in sources]
-    if label is not None:
-        candidates = [[result for result in each if result.summary["label"] == label] for each in candidates]
-    for source, each in zip(sources, candidates, strict=True):
-        if not each:
+    candidates = []
+    for source in sources:
+        candidates.append([each for each in _evaluations(source) if label in (None, each.summary["label"])])
+        if not candidates[-1]:
             raise DataError(
                 f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
                 f"{f'CORPUS (for {label})' if label else 'CORPUS, or give compare --corpus CORPUS'}"
             )
-    given = [each[0] for source, each in zip(sources, candidates, strict=True) if is_result(source)]
-    if len(given) == len(sources):
-        return given
+    given = [each[0] if is_result(source) else None for source, each in zip(sources, candidates, strict=True)]
+    searched = [each for each, one in zip(candidates, given, strict=True) if one is None]
+    if not searched:
+        return [each[0] for each in candidates]
     # All have the same settings as given (such as each model's own context), or else they resolve to the same values.
     for question in (lambda result: str(result.summary["question"]), _resolved_settings):
-        searched = [
-            {question(result): result for result in each}
-            for source, each in zip(sources, candidates, strict=True)
-            if not is_result(source)
-        ]
-        common = set.intersection(*(set(each) for each in searched))
-        if given and len(common) > 1:
-            common &= {question(result) for result in given}
+        common = set.intersection(*({question(result) for result in each} for each in searched))
+        if any(given) and len(common) > 1:
+            common &= {question(result) for result in given if result}
         if common:
             break
-    if len(common) != 1:
-        shared = [searched[0][each] for each in common] or [result for each in candidates for result in each]
-        known = "; ".join(sorted(f"{result.summary['label']} ({result.path})" for result in shared))
-        if common:
-            raise ConfigError(
-                f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
-            )
-        raise DataError(
-            f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
-            "models with other tokenizers, the folders of their evaluations of the same documents"
+    if len(common) == 1:
+        return [
+            one or next(each for each in results if question(each) in common)
+            for one, results in zip(given, candidates, strict=True)
+        ]
+    shared = [each for each in searched[0] if question(each) in common] or itertools.chain(*candidates)
+    known = "; ".join(sorted({f"{each.summary['label']} ({each.path})" for each in shared}))
+    if common:
+        raise ConfigError(
+            f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
         )
-    chosen = common.pop()
-    return [
-        each[0] if is_result(source) else next(r for r in each if question(r) == chosen)
-        for source, each in zip(sources, candidates, strict=True)
-    ]
+    raise DataError(
+        f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
+        "models with other tokenizers, the folders of their evaluations of the same documents"
+    )
 
 
 def _resolved_settings(result: Evaluation) -> str:

@@ -351,15 +351,9 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
     size, found = sizes[0], summed(sizes[0])
     one, other = runs[0], next(run for run in runs if not np.array_equal(found[run], found[runs[0]]))
     at = int(np.flatnonzero(found[other] != found[one])[0])
-    fractions = [each for each in (found[one][at], found[other][at]) if not float(each).is_integer()]
     counted = f"{found[one][at]:,.15g} {size} in {_named(one)}, {found[other][at]:,.15g} in {_named(other)}"
-    fix = (
-        f"{fractions[0]:,.15g} is no number of {size}"
-        if fractions
-        else "bytes must be those of the document, the same in all"
-        if "bytes" in sizes
-        else "give the column bytes in all files"
-    )
+    same = "bytes must be those of the document, the same in all"
+    fix = same if "bytes" in sizes else "give the column bytes in all files"
     raise DataError(f"document {_shown(documents[at])} has {counted}: nats per token do not compare; {fix}")
 
 
