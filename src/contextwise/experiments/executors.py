@@ -72,11 +72,6 @@ class Outcome:
     status: int
     reason: str
 
-    @property
-    def may_be_retried(self) -> bool:
-        """Whether the same command may succeed next time: the input was not at fault."""
-        return self.status != INPUT_AT_FAULT
-
 
 class Executor(Protocol):
     """Starts runs and reports how they ended.

@@ -74,11 +74,6 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.=+]+", "-", unicodedata.normalize("NFC", name)).strip("-").lower()
 
 
-def same_file(name: str) -> str:
-    """A form of a file's name that is the same for all names that some file system takes for one."""
-    return unicodedata.normalize("NFKC", name).casefold()
-
-
 def content_id(
     recipe: Recipe, parents: Mapping[str, str] | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:

@@ -26,6 +26,7 @@ import copy
 import itertools
 import json
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,8 +46,8 @@ from contextwise.base.stopping import first_process
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import GRID, content_id, grid_points, same_file, size_name, slug
-from contextwise.experiments.scheduling import train_planned
+from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
+from contextwise.experiments.scheduling import schedule
 from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
 from contextwise.training.recipe import Recipe, few_steps
@@ -275,7 +276,7 @@ class RunSet(RunSetFolder):
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )
             try:
-                train_planned(self, executor)
+                schedule(self, executor.executor(self), executor.retries)
             except TrainingError:
                 unfinished = [run for run in self.runs if not RunFolder(run.folder).finished]
                 if not may_diverge or not all(map(_ended, unfinished)):
@@ -388,7 +389,7 @@ class _Expansion:
         """Refuse arms that are trained alike and whose names differ in what not all file systems tell apart."""
         folders: dict[str, Run] = {}
         for run in self.made.values():
-            other = folders.setdefault(same_file(run.id), run)
+            other = folders.setdefault(unicodedata.normalize("NFKC", run.id).casefold(), run)
             if other.arm != run.arm and run.values is not None:
                 raise ConfigError(
                     f"the arms {other.arm!r} and {run.arm!r} have the same folder, {run.id}: they are trained alike, and their "
