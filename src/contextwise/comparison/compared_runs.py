@@ -32,22 +32,15 @@ _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One evaluated model: a run, which may be one of several seeds of a recipe, or another model.
-
-    Attributes:
-        name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
-        key: runs with the same key differ by their seed only.
-        run: the run folder; None for a model that is no run.
-        summary: the run's ``summary.json``; empty if there is none.
-    """
+    """One evaluated model: a run, which may be one of several seeds of a recipe, or another model."""
 
     source: str
-    name: str
-    key: str
+    name: str  # of the group, before clashes are resolved: the recipe's name without a seed at its end
+    key: str  # runs with the same key differ by their seed only
     seed: int | None
     evaluation: Evaluation
-    run: RunFolder | None
-    summary: dict[str, Any] = field(default_factory=dict)
+    run: RunFolder | None  # None for a model that is no run
+    summary: dict[str, Any] = field(default_factory=dict)  # the run's
 
     def column(self, name: str) -> np.ndarray | None:
         """A column of the documents' table; None if the corpus did not know its values."""

@@ -168,18 +168,14 @@ def _on_any_documents(differences_SN: np.ndarray, tokens_N: np.ndarray, half: fl
 class Look:
     """What is known after a number of seeds.
 
-    Attributes:
-        fixed: the mean difference on these documents, nats per token, with its anytime-valid interval.
-        random: the same on any documents like these.
-        deviation: standard deviation of the differences by seed; 0 for one seed.
-        evidence: the Bayes factor against a mean of zero on these documents, an e-value: without a difference its
-            expectation is at most 1 wherever the seeds stop.
+    ``evidence`` is the Bayes factor against a mean of zero on these documents, an e-value: without a difference its expectation
+    is at most 1 wherever the seeds stop.
     """
 
     seeds: int
-    fixed: Estimate
-    random: Estimate
-    deviation: float
+    fixed: Estimate  # the mean difference on these documents, nats per token, with its anytime-valid interval
+    random: Estimate  # the same on any documents like these
+    deviation: float  # of the differences by seed; 0 for one seed
     evidence: float
 
     def of(self, documents: Documents) -> Estimate:

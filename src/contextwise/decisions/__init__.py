@@ -33,18 +33,11 @@ SEEDS_ALONE = "by the means of the runs"
 
 @dataclass(frozen=True, repr=False)
 class Decision(Viewed):
-    """Every arm against the reference.
+    """Every arm against the reference; ``losses``: arm -> seed -> loss."""
 
-    Attributes:
-        decision: its name.
-        unit: of the losses: nats per token or byte, errors per question, or loss.
-        losses: arm -> seed -> loss.
-        path: the folder in which it is kept; None without one.
-    """
-
-    decision: str
+    decision: str  # its name
     reference: str
-    unit: str
+    unit: str  # of the losses: nats per token or byte, errors per question, or loss
     margin: float
     confidence: float
     documents: Documents

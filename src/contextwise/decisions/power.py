@@ -28,41 +28,28 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Needed:
-    """Seeds that decide a true difference of the margin in 4 of 5 cases, with so much held-out text.
+    """Seeds that decide a true difference of the margin in 4 of 5 cases, with so much held-out text; None: more than 200."""
 
-    Attributes:
-        times: the text that there is.
-        deviation: of a difference by seed, in the unit of the losses.
-        seeds: at that deviation; fewest, most: at the limits of its 80% interval. None: more than 200.
-    """
-
-    times: int
-    deviation: float
+    times: int  # the text that there is
+    deviation: float  # of a difference by seed, in the unit of the losses
     seeds: int | None
-    fewest: int | None
+    fewest: int | None  # and most: at the limits of the deviation's 80% interval
     most: int | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a decision about a difference of the margin needs.
-
-    Attributes:
-        other: the arm whose differences from ``arm`` this is known from; empty if it is known from ``arm`` alone.
-        runs: seeds that this is known from.
-        level: share of the variance that no text reduces.
-        needed: by the size of the held-out text.
-    """
+    """What a decision about a difference of the margin needs."""
 
     arm: str
-    other: str
+    other: str  # the arm whose differences from ``arm`` this is known from; empty if it is known from ``arm`` alone
     unit: str
     margin: float
-    runs: int
+    runs: int  # seeds that this is known from
     held_out: int
     tokens: int
-    level: float
-    needed: list[Needed] = field(default_factory=list)
+    level: float  # share of the variance that no text reduces
+    needed: list[Needed] = field(default_factory=list)  # by the size of the held-out text
 
     IN_JSON: ClassVar = ("sentences",)
 

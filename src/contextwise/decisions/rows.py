@@ -39,21 +39,15 @@ Run = tuple[str, int]
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of the documents that all runs have.
+    """Losses of the documents that all runs have."""
 
-    Attributes:
-        values: run -> (N,) summed nats of each document; of questions 1 - ``correct``.
-        sizes: (N,) tokens of each document, or its bytes where ``unit`` says so; ones for questions and whole runs.
-        documents: their names; none where each run is one number.
-        unit: of a loss: ``nats per token``, ``nats per byte``, ``errors per question`` or ``loss``.
-        notes: what was left out.
-    """
-
-    values: dict[Run, np.ndarray]
-    sizes: np.ndarray
-    documents: list[str]
-    unit: str
-    notes: list[str] = field(default_factory=list)
+    values: dict[Run, np.ndarray]  # (N,) summed nats of each document; of questions 1 - ``correct``
+    sizes: (
+        np.ndarray
+    )  # (N,) tokens of each document, or its bytes where ``unit`` says so; ones for questions and whole runs
+    documents: list[str]  # names; none where each run is one number
+    unit: str  # of a loss: ``nats per token``, ``nats per byte``, ``errors per question`` or ``loss``
+    notes: list[str] = field(default_factory=list)  # what was left out
 
     @property
     def arms(self) -> list[str]:

@@ -20,13 +20,10 @@ from contextwise.training.settings import CorpusData
 
 @dataclass(frozen=True)
 class RunCost:
-    """Cost of a training run or of a measurement.
+    """Cost of a training run, or of the forward passes of a measurement.
 
-    Attributes:
-        parameters: of the model, embeddings included.
-        flops: of training; of a measurement, of its forward passes.
-        state_bytes: weights, gradients and the optimizer's moments.
-        activation_bytes: of one micro-batch's forward pass, kept for backward; an estimate.
+    ``state_bytes`` are those of weights, gradients and the optimizer's moments; ``activation_bytes`` an estimate of what one
+    micro-batch's forward pass keeps for backward.
     """
 
     name: str

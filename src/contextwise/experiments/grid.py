@@ -80,10 +80,7 @@ def content_id(
     """Eight hexadecimal digits: a hash of every setting that changes the result, and of what the run starts from.
 
     Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones; paths do not count.
-
-    Args:
-        parents: setting -> id of the parent that it names.
-        inputs: content hashes of corpora, metadata and starting models (:mod:`contextwise.training.identity`).
+    ``parents``: setting -> id of the parent that it names.
     """
     chosen = comparable(recipe.model_dump(mode="json", exclude_defaults=True), "name", *(parents or {}))
     if parents:

@@ -1,17 +1,7 @@
 """Run sets: training runs that belong together.
 
 A run set is named arms × seeds × the points of a grid. An arm is the shared recipe with some settings of its own, or a model
-that exists already::
-
-    settings = RunSetSettings(
-        recipe={"data": {"context": 256}, "model": {"size": "nano"}, "training": {"tokens": 1_000_000}},
-        arms={"GPT-2": [], "ContextLM": ["model.context_predictor.chunk_size=4"]},
-        seeds=[0, 1, 2],
-    )
-    runs = RunSet.of(settings, Path("runs/compared"), corpus=Path("corpora/stdlib"))
-    runs.plan                      # parameters, tokens and FLOPs of each run; nothing is trained
-    runs.train_missing()           # one after another in this process; or runs.train_missing(ExecutorSettings(jobs=4))
-    runs.folders("ContextLM")      # run folders, seed by seed
+that exists already.
 
 1. ``@NAME`` in an arm's settings is the run folder of the arm NAME with the same seed (or its only run): the run's
    parent, which is trained first. ``model.pretrained=@base`` continues it.
@@ -128,27 +118,19 @@ class RunSetSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a set, or a model that exists already.
+    """A run of a set, or a model that exists already."""
 
-    Attributes:
-        id: names its folder.
-        point: setting -> value, where there is a grid.
-        folder: of the run, or the path or Hub name of the model.
-        values: its recipe as plain values; None for a model.
-        parents: the runs that it is made from.
-        shape: ``model`` settings of the size of a model, for plans that cannot open it.
-        inputs: content hashes of what it starts from, as far as it exists, but of its parents.
-    """
-
-    id: str
+    id: str  # names its folder
     arm: str
     seed: int
-    point: dict[str, Any]
-    folder: Path
-    values: dict[str, Any] | None
-    parents: tuple["Run", ...] = ()
-    shape: dict[str, Any] | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    point: dict[str, Any]  # setting -> value, where there is a grid
+    folder: Path  # of the run, or the path or Hub name of the model
+    values: dict[str, Any] | None  # its recipe; None for a model
+    parents: tuple["Run", ...] = ()  # the runs that it is made from
+    shape: dict[str, Any] | None = None  # ``model`` settings of the size of a model, for plans that cannot open it
+    inputs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # content hashes of what it starts from, without its parents
 
     @property
     def source(self) -> str:
@@ -165,13 +147,7 @@ class Run:
 
 
 class RunSet(RunSetFolder):
-    """Training runs that belong together, in one folder.
-
-    Attributes:
-        runs: each behind its parents.
-        name: of the set, in messages.
-        vocab_size: of a corpus that does not exist yet, for the plan.
-    """
+    """Training runs that belong together, in one folder; each behind its parents."""
 
     def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
         self.path, self.name, self.runs, self.vocab_size = path, path.name, runs, vocab_size
@@ -200,7 +176,6 @@ class RunSet(RunSetFolder):
         """The runs of arms, seeds and grid; nothing is trained.
 
         Args:
-            path: folder of the set; the runs are in its subfolder ``runs``.
             corpus: of arms whose recipe names none.
             prefix: of the arms' names in folder names.
             vocab_size: of a corpus that does not exist yet, for the plan.

@@ -38,22 +38,14 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Plot:
-    """A Plotly figure.
+    """A Plotly figure."""
 
-    Attributes:
-        id: of its element, by which the page's script finds the figure.
-        figure: traces and layout, without colours: ``meta.series`` of a trace is the number of its colour.
-        label: what it shows, for screen readers.
-        caption: text or markup below it; ``controls``: markup above it.
-        fallback: what to read without JavaScript.
-    """
-
-    id: str
-    figure: dict[str, Any]
-    label: str
-    caption: str = ""
-    fallback: str = NO_SCRIPT
-    controls: str = ""
+    id: str  # of its element, by which the page's script finds the figure
+    figure: dict[str, Any]  # traces and layout, without colours: ``meta.series`` of a trace is the number of its colour
+    label: str  # what it shows, for screen readers
+    caption: str = ""  # text or markup below it
+    fallback: str = NO_SCRIPT  # what to read without JavaScript
+    controls: str = ""  # markup above it
 
     def __html__(self) -> str:
         caption = f"<figcaption>{shown(self.caption)}</figcaption>" if self.caption else ""
@@ -80,21 +72,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        sections: those without parts are left out.
-        result: paragraphs of the result, in the box at the top.
-        source: the module that makes the page; its own script and style sheet lie beside it under the same name.
-        data: what the script reads besides the figures, by the id of its element.
-    """
+    """A page."""
 
     title: str
-    sections: Sequence[Section]
+    sections: Sequence[Section]  # those without parts are left out
     subtitle: str = ""
-    result: Sequence[str] = ()
-    source: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    result: Sequence[str] = ()  # paragraphs in the box at the top
+    source: str = ""  # the module that makes the page; its own script and style sheet lie beside it under the same name
+    data: Mapping[str, Any] = field(default_factory=dict)  # what the script reads besides the figures, by element id
 
     def write(self, path: Path) -> None:
         """Write the page, complete or not at all, without the names of the folders above the current one."""

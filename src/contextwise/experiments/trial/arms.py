@@ -34,27 +34,20 @@ UNEQUAL = 0.02
 
 @dataclass(frozen=True)
 class Length:
-    """The runs of an arm at one budget.
-
-    Attributes:
-        budget: tokens of the reference's runs.
-        steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
-        epochs: how many times as many tokens one run reads as the training text has.
-        tokens_per_parameter: tokens of one run over the model's parameters.
-        seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
-            many training tokens (a forward pass over windows that overlap by half).
-    """
+    """The runs of an arm at one budget."""
 
     arm: str
-    budget: int
+    budget: int  # tokens of the reference's runs
     tokens: int
     steps: int
     tokens_per_step: int
-    epochs: float
+    epochs: float  # how many times as many tokens one run reads as the training text has
     tokens_per_parameter: float
     flops: float
-    seconds: float
-    scoring: float
+    seconds: float  # of the training of one run, from timed steps
+    scoring: (
+        float  # seconds of the held-out documents: forward passes over windows that overlap by half, 2/3 of training
+    )
 
 
 class Arms:

@@ -33,12 +33,10 @@ class HeldOutOfTrial(HeldOut):
 
 
 class ScoredDocuments:
-    """The held-out documents that a trial scores.
+    """The held-out documents that a trial scores: ``count`` from the first of the split.
 
-    Attributes:
-        trained: the part of the training text that the runs read.
-        held_out: the split; ``count`` of its documents, from the first, are scored.
-        searched, decided: numbers of the documents of the search over rates, and of the decision; none is in both.
+    ``trained`` is the part of the training text that the runs read; ``searched`` and ``decided`` are the numbers of the
+    documents of the search over rates, and of the decision; none is in both.
     """
 
     def __init__(self, settings: TrialSettings, trained: Corpus, held_out: Corpus, fingerprints: list[str]) -> None:

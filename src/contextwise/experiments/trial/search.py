@@ -40,40 +40,27 @@ def best_factor(losses: Losses) -> float:
 
 @dataclass(frozen=True)
 class RateRow:
-    """Loss of an arm's short runs at one rate.
-
-    Attributes:
-        steps: of a run.
-        factor: of the arm's own rates.
-        loss: nats per token on the documents of the search, mean over its seeds; None where a run diverged.
-        chosen: whether it is the lowest.
-    """
+    """An arm's short runs at one rate."""
 
     arm: str
     steps: int
-    factor: float
+    factor: float  # of the arm's own rates
     learning_rate: float
-    loss: float | None
+    loss: float | None  # nats per token on the documents of the search, mean over its seeds; None where a run diverged
     chosen: bool
 
 
 @dataclass(frozen=True)
 class ChosenRate:
-    """The rate of an arm's whole runs.
-
-    Attributes:
-        factor: of the arm's own rates, with the lowest loss of those that were tried.
-        steps: of a whole run.
-        at_edge: whether no lower or no higher rate was tried, but others were.
-        lead: by how much less its loss is than that of the better of its neighbours, nats per token; None without a neighbour
-            that did not diverge.
-    """
+    """The rate of an arm's whole runs."""
 
     arm: str
-    factor: float
-    steps: int
-    at_edge: bool
-    lead: float | None
+    factor: float  # of the arm's own rates, with the lowest loss of those that were tried
+    steps: int  # of a whole run
+    at_edge: bool  # no lower or no higher rate was tried, but others were
+    lead: (
+        float | None
+    )  # of its loss before that of its better neighbour, nats per token; None if all neighbours diverged
 
     IN_JSON: ClassVar = ("sentence",)
 
@@ -135,11 +122,7 @@ class WallTime:
 
 
 class Search:
-    """The search over the rates of a trial's arms; it has no runs if the rates are fixed.
-
-    Attributes:
-        lengths: of the arms' whole runs at the smallest budget.
-    """
+    """The search over the rates of a trial's arms at the smallest budget; it has no runs if the rates are fixed."""
 
     def __init__(self, arms: Arms, lengths: list[Length], time: WallTime) -> None:
         self.arms, self.time, self.settings = arms, time, arms.settings.rates or RateSearch()
