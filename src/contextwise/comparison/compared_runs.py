@@ -1,6 +1,5 @@
 """Runs and models that take part in a comparison, and which of them are the same recipe with other seeds."""
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -143,8 +142,10 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
             one or next(each for each in results if question(each) in common)
             for one, results in zip(given, candidates, strict=True)
         ]
-    shared = [each for each in searched[0] if question(each) in common] or itertools.chain(*candidates)
-    known = "; ".join(sorted({f"{each.summary['label']} ({each.path})" for each in shared}))
+    shared = [each for each in searched[0] if question(each) in common] or [
+        each for some in candidates for each in some
+    ]
+    known = told_apart(shared)
     if common:
         raise ConfigError(
             f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
@@ -152,6 +153,17 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     raise DataError(
         f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
         "models with other tokenizers, the folders of their evaluations of the same documents"
+    )
+
+
+def told_apart(results: Sequence[Result]) -> str:
+    """The folders of some results, with the settings in which they differ."""
+    settings = [{"corpus": each.summary.get("label"), **each.summary["settings"]} for each in results]
+    names = dict.fromkeys(name for each in settings for name in each)
+    differ = [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+    folders = zip(results, settings, strict=True)
+    return "; ".join(
+        ", ".join([str(one.path), *(f"{name} {own.get(name)}" for name in differ)]) for one, own in folders
     )
 
 

@@ -23,7 +23,7 @@ from contextwise.base.intervals import ratio_difference, ratios, resampled_ratio
 from contextwise.base.progress import say
 from contextwise.base.tables import Column, Row, Table
 from contextwise.base.views import Viewed
-from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of
+from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of, told_apart
 from contextwise.evaluation.kernel import Result, is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
@@ -162,13 +162,7 @@ def _curve_of(source: str) -> CurveResult:
     if not results:
         raise DataError(f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS")
     if len(results) > 1:
-        settings = [{"corpus": each.summary.get("label"), **each.summary["settings"]} for each in results]
-        differ = [name for name in settings[0] if len({str(each.get(name)) for each in settings}) > 1]
-        curves = (
-            ", ".join([str(result.path), *(f"{name} {each.get(name)}" for name in differ)])
-            for result, each in zip(results[:4], settings, strict=False)
-        )
-        raise ConfigError(f"{source} has several curves ({'; '.join(curves)}); give the folder of one")
+        raise ConfigError(f"{source} has several curves ({told_apart(results)}); give the folder of one")
     return CurveResult(results[0].path, results[0].summary)
 
 

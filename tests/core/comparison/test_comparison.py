@@ -261,7 +261,7 @@ def test_several_evaluations_need_a_label(tmp_path):
     for name in ("one", "two"):
         made.append(write_run(tmp_path / name, name, 1, 4.0))
         write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
-    with pytest.raises(ConfigError, match=r"books-validation .*web-validation .*; choose one with `label`"):
+    with pytest.raises(ConfigError, match=r"corpus books-validation.*corpus web-validation.*; choose one with `label`"):
         compare(made)
     assert compare(made, label="web-validation").documents == 5
 
