@@ -48,14 +48,15 @@ class ScoredDocuments:
         searched = 0 if settings.rates is None else max(1, len(kept) // SEARCH_SHARE)
         self.searched, self.decided = kept[:searched], kept[searched:]
         if len(self.decided) < FEWEST_DOCUMENTS:
-            taken = {"near-copies of training text": self.count - len(kept), "for the rates": searched}
+            copies = self.count - len(kept)
+            taken = {"near-copies of training text": copies, "for the rates": len(self.searched)}
             words = "".join(f", {number} of them {what}" for what, number in taken.items() if number)
             scored, fix = f"holds out {counted(self.count, 'document')}", ""
             if self.count < len(held_out):
                 scored, fix = f"is scored on {self.count} held-out documents (limit)", "raise limit, or "
             raise DataError(
                 f"the corpus {settings.corpus} {scored}{words}, but a decision needs {FEWEST_DOCUMENTS} or more; {fix}prepare "
-                "the corpus again with a larger --validation"
+                f"the corpus again with a larger --validation{' and --deduplicate 0.8' * bool(copies)}"
             )
 
     def evaluation(self, folder: Path, documents: int) -> Any:
