@@ -107,7 +107,9 @@ def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
     runs = [make_run("a"), make_run("b", seed=1)]
     for settings in ({}, {"limit": 5}):
         evaluate_all(runs, corpus, **settings)
-    with pytest.raises(ConfigError, match="several evaluations in common .*limit 5.*; choose one with `label`, or give their"):
+    with pytest.raises(
+        ConfigError, match="several evaluations in common .*limit 5.*; choose one with `label`, or give their"
+    ):
         compare(runs)
     few = [str(evaluate_model(run, corpus, limit=5).path) for run in runs]
     assert compare(few).documents == 5

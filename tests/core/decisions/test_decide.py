@@ -580,7 +580,7 @@ def test_the_plan_finds_the_parts_of_the_spread():
     with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
         plan(read_losses(simulated({"a": 0.0}, 3, level=0.0, noise=0.0)), "a", 0.01)
     with pytest.raises(ConfigError, match="margin is -1, but must be above 0"):
-        plan(texts_of(), "a", -1)
+        plan(read_losses(simulated({"a": 0.0}, 3)), "a", -1)
 
 
 def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
@@ -598,10 +598,6 @@ def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
     assert alone.needed[0].seeds is None  # more than 200
     half = plan(read_losses(pd.DataFrame(rows).query("arm == 'a' or seed == 0")), "a", 0.01)
     assert half.other == "" and half.needed == alone.needed  # one pair has no spread
-
-
-def texts_of():
-    return read_losses(simulated({"a": 0.0}, 3))
 
 
 def test_the_command(contextwise, tmp_path, monkeypatch):
