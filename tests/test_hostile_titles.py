@@ -19,7 +19,6 @@ from attention_readings import PIECES, model, reading
 from contextwise import decide
 from contextwise.base.progress import STEERING, Terminal, printable
 from contextwise.comparison.comparison import compare
-from contextwise.comparison.discoveries import tried_changes
 from contextwise.comparison.tables import comparison_tables
 from contextwise.decisions import Decision
 from contextwise.evaluation.kernel import Result
@@ -27,7 +26,7 @@ from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.folder import PlannedRun, RunState
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.result import TrialResult
-from contextwise.reports.decided import comparison_table, decision_page, discoveries_table
+from contextwise.reports.decided import comparison_table, decision_page
 from contextwise.reports.runs import report_page
 from contextwise.reports.trial import trial_page, trial_tables
 from contextwise.reports.views import page_of
@@ -78,7 +77,7 @@ def tried(title: str, folder: Path) -> TrialResult:
     """A trial with arms of this name."""
     decision = decided(title, folder)
     lengths = [Length(arm, 0, 640, 10, 64, 0.1, 0.2, 1e9, 2.0, 1.0) for arm in ("b", title)]
-    counts = {"documents": 8, "tokens": 80, "effective_documents": 8.0, "near_copies": {}, "near_copies_left_out": True}
+    counts = {"documents": 8, "tokens": 80, "near_copies": {}}
     losses = {arm: {0: [1.0, 2.0, 3.0, 4.0]} for arm in ("b", title)}
     return TrialResult(
         title,
@@ -257,18 +256,12 @@ def squeezed(text: str) -> str:
 
 TABLES: dict[str, Callable[[str, Path], RenderableType]] = {
     "decision": lambda title, folder: comparison_table(decided(title, folder)),
-    "discoveries": lambda title, folder: discoveries_table(discovered(title, folder), 0.1),
     "trial": lambda title, folder: trial_tables(tried(title, folder)),
     "sweep": lambda title, folder: plan_table([state(title)]),
     "attention": lambda title, folder: received_table(attention_of(title)),
     "comparison": lambda title, folder: compared(title, folder),
     "evaluation": lambda title, folder: evaluated(title, folder),
 }
-
-
-def discovered(title: str, folder: Path) -> Any:
-    decided(title, folder)
-    return [dataclasses.replace(row, trial=title) for row in tried_changes(folder)]
 
 
 def state(title: str) -> RunState:

@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
     "metrics": (["run/metrics.jsonl"], [*READ, "train run/recipe.yaml --out run"]),
     "model": (["run/model/manifest.json"], [*USED, *MEASURED]),
     "result": (["run/evaluation/*/summary.json", "run/evaluation/*/manifest.json"], [*READ, *MEASURED]),
-    "decision": (["decision/*.json"], ["decide losses.jsonl --out decision", "trial --discoveries ."]),
+    "decision": (["decision/*.json"], ["decide losses.jsonl --out decision"]),
     "corpus": (["corpus/manifest.json"], ["corpus corpus", "evaluate run --corpus corpus --out new"]),
     "sweep": (
         ["sweep/plan.json", "sweep/sweep.yaml", "sweep/runs/*/metrics.jsonl", "sweep/runs/*/*.json"],
@@ -48,10 +48,7 @@ KINDS: dict[str, tuple[list[str], list[str]]] = {
         ["half/checkpoints/*/*.json", "half/metrics.jsonl"],
         ["train half/recipe.yaml --out half", "model verify half"],
     ),
-    "trial": (
-        ["trial/*.json", "trial/trial.yaml"],
-        ["trial trial/trial.yaml", "trial --discoveries .", "trial trial/trial.yaml --dry-run"],
-    ),
+    "trial": (["trial/*.json", "trial/trial.yaml"], ["trial trial/trial.yaml", "trial trial/trial.yaml --dry-run"]),
 }
 """Kind of a file -> patterns of its names, and commands that read it."""
 SLOW = {"checkpoint", "trial"}

@@ -29,7 +29,7 @@ UV_FIND_LINKS=${PIP_FIND_LINKS:-} "$bin/uv" pip install --quiet --python "$bin/p
     contextwise() { echo "contextwise $*" && "$bin/contextwise" "$@" > last.txt 2>&1 || { cat last.txt && exit 1; }; }
     for day in $(seq 200); do echo "On day $day the company said that its model reads $((day * day)) words."; echo; done > text.txt
     contextwise prepare paragraphs:text.txt --tokenizer train:300 --out corpus
-    contextwise trial gpt2 contextlm --corpus corpus --seeds 2 --rates fixed --tokens 2048 --keep-going --out trial \
+    contextwise trial gpt2 contextlm --corpus corpus --seeds 2 --rates fixed --tokens 2048 --out trial \
         --set recipe.model.size=pico --set recipe.data.context=32
     contextwise train contextlm-nano --corpus corpus --set training.tokens=null --set training.steps=8 --set data.context=32 --set model.size=pico --out run
     contextwise evaluate run --corpus corpus

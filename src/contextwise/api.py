@@ -297,15 +297,12 @@ def trial(
     margin: float | None = None,
     confidence: float | None = None,
     documents: Literal["fixed", "random"] | None = None,
-    comparisons: int | None = None,
     seeds: int | None = None,
     first_seed: int | None = None,
     budget: str | float | None = None,
     rates: str | Mapping[str, Any] | None = None,
     limit: int | None = None,
-    near_copies: Literal["leave_out", "keep"] | None = None,
     score: Mapping[str, Any] | None = None,
-    keep_going: bool | None = None,
     executor: str | Mapping[str, Any] | None = None,
     name: str | None = None,
     verbose: bool = False,
@@ -326,15 +323,12 @@ def trial(
         margin: the smallest difference that matters, nats per token; 0.01.
         confidence: of the intervals of all comparisons together; 0.95.
         documents: decide about these held-out documents (fixed, the default) or any like them (random).
-        comparisons: comparisons that share the error; more than there are arms to compare leave room for later ones.
         seeds: the most seeds; 20.
         first_seed: seeds count up from it; 0.
         budget: the most wall time of the trial: seconds, or ``"90s"``, ``"30m"``, ``"2h"``.
         rates: ``"search"`` (the default), ``"fixed"`` (each arm's own), or settings of the search.
         limit: use the first so many held-out documents only.
-        near_copies: held-out documents that share half or more of their n-grams with the training text: by default left out.
         score: the measure of the loss that scores every arm, with its settings; by default ``evaluate``.
-        keep_going: train all seeds even where the decision is made.
         executor: ``"local"``, ``"ray"``, or settings such as ``{"kind": "local", "jobs": 2}``.
         name: of the trial.
     """

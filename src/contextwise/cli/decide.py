@@ -60,19 +60,10 @@ def trial(
     settings: Annotated[
         list[str] | None, set_option("A setting before the file's: --set recipe.model.size=pico. Repeatable.")
     ] = None,
-    keep_going: Annotated[
-        bool, Option("--keep-going", help="Train all seeds even where the decision is made.")
-    ] = False,
     out: Annotated[Path | None, Option(help="The trial's folder.", show_default="trials/NAME")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
     ] = False,
-    discoveries: Annotated[
-        Path | None, Option(help="List the trials or decisions in this folder, and which of their changes to keep.")
-    ] = None,
-    false_discoveries: Annotated[
-        float, Option(help="With --discoveries: the share of kept changes that may gain nothing.")
-    ] = 0.1,
     as_json: AsJson = False,
 ) -> None:
     """Decide whether one way to train beats another on a text at equal compute.
@@ -83,13 +74,9 @@ def trial(
     resume, or with more seeds to continue; exit status 0 whatever the answer.
     """
     options = dict(locals())
-    if discoveries is not None:
-        _show_discoveries(discoveries, false_discoveries, bool(arms), as_json)
-        return
     if not arms:
         raise ConfigError(
-            "there is nothing to compare; give two arms, a trial (a YAML file, its name or its folder), or --discoveries "
-            "and a folder"
+            "there is nothing to compare; give two arms, or a trial (a YAML file, its name or its folder)"
         )
     file = arms[0] if len(arms) == 1 else None
     if file is not None:
@@ -102,7 +89,6 @@ def trial(
     names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "budget", "rates")
     values = {name: options[name] for name in names if options[name] is not None}
     values |= {} if tokens is None else {"tokens": tokens.split(",")}
-    values |= {"keep_going": True} if keep_going else {}
     values |= {"arms": arms} if file is None else {}
     overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
@@ -134,17 +120,6 @@ def show_trial(result: "TrialResult", as_json: bool = False, question: str = "")
     ranges = [each.seeds_to_decide or (twice,) for each in result.comparisons if each.decision == "undecided"]
     if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
         show_line(f"next: {trial_command(result.path)} --seeds {min(most, max(wanted))}")
-
-
-def _show_discoveries(folder: Path, rate: float, with_arms: bool, as_json: bool) -> None:
-    """Print which changes of many trials to keep."""
-    from contextwise.comparison.discoveries import tried_changes
-    from contextwise.reports.decided import discoveries_table
-
-    if with_arms:
-        raise ConfigError(f"--discoveries lists the trials in {folder}; leave the arms out")
-    rows = tried_changes(folder, rate)
-    show_values(rows, as_json, discoveries_table(rows, rate))
 
 
 def compare(

@@ -32,10 +32,6 @@ def decide(
     documents: Annotated[
         str, Option(help="Decide about these held-out documents (fixed) or any like them (random).")
     ] = "fixed",
-    comparisons: Annotated[
-        int | None,
-        Option(min=1, help="That share the error; more leave room for arms added later.", show_default="arms - 1"),
-    ] = None,
     step: Annotated[int | None, Option(help="Take the rows of this step.", show_default="the last of each run")] = None,
     out: Annotated[
         Path | None,
@@ -67,7 +63,7 @@ def decide(
 
     notes = [f"Note: {note}" for note in read.notes]
     if plan:
-        found = planned(read, decisions.reference_of(read, reference), margin, confidence, comparisons or 1)
+        found = planned(read, decisions.reference_of(read, reference), margin, confidence)
         show_values(found, as_json, *found.sentences, *notes)
         return
     decision = decisions.decide(
@@ -76,7 +72,6 @@ def decide(
         margin=margin,
         confidence=confidence,
         documents=cast(Documents, documents),
-        comparisons=comparisons,
         out=out or Path("decisions") / decisions.default_name(read, reference),
     )
     assert decision.path is not None

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -24,50 +24,22 @@ from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.training.recipe import AnyModel
 
 _SEED_SUFFIX = re.compile(r"(^|[-_. ]|(?<=/))s(eed)?[-_. ]?\d+$")
+_HELD_OUT = re.compile(r"(\w*loss)(: .*)?|.* of the validation split")
+"""Names of the fingerprints of documents that a run is not trained on."""
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 
 
 @dataclass(frozen=True)
-class SeededRun:
-    """A run, or a model, that may be one of several seeds of a recipe.
-
-    Attributes:
-        name: of the group, before clashes are resolved: the recipe's name without a seed at its end.
-        key: runs with the same key differ by their seed only.
-    """
+class ComparedRun:
+    """One evaluated model: a run, which may be one of several seeds of a recipe, or another model."""
 
     source: str
-    name: str
-    key: str
+    name: str  # of the group, before clashes are resolved: the recipe's name without a seed at its end
+    key: str  # runs with the same key differ by their seed only
     seed: int | None
-
-    @classmethod
-    def of(cls, source: str, run: RunFolder) -> "SeededRun":
-        """The seed of a run's recipe."""
-        recipe = run.recipe()
-        name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
-        same = comparable({**recipe, "name": name}, "seed")
-        # Runs that continue one model's seeds are seeds of one recipe.
-        same = with_overrides(same, {key: _without_seed(path) for key, path in _starts(recipe).items()})
-        key = json.dumps([same, _texts(run) if run.finished else None], sort_keys=True, default=str)
-        return cls(source, name, key, recipe.get("seed"))
-
-
-Seeded = TypeVar("Seeded", bound=SeededRun)
-
-
-@dataclass(frozen=True)
-class ComparedRun(SeededRun):
-    """One evaluated model: a run, or another model.
-
-    Attributes:
-        run: the run folder; None for a model that is no run.
-        summary: the run's ``summary.json``; empty if there is none.
-    """
-
     evaluation: Evaluation
-    run: RunFolder | None
-    summary: dict[str, Any] = field(default_factory=dict)
+    run: RunFolder | None  # None for a model that is no run
+    summary: dict[str, Any] = field(default_factory=dict)  # the run's
 
     def column(self, name: str) -> np.ndarray | None:
         """A column of the documents' table; None if the corpus did not know its values."""
@@ -93,13 +65,8 @@ def evaluate_all(
 ) -> list[Evaluation]:
     """Evaluate runs and models on one corpus; evaluations that were made before are found again.
 
-    If one of them needs a measure of its own, all are measured with that.
-
-    Args:
-        corpus: or its path, or that of texts, which each model reads with its own tokenizer.
-        split: of a path.
-        unit: in which they will be compared: if it is ``token``, texts that are read with several tokenizers are refused.
-        settings: of :class:`~contextwise.evaluation.measures.loss.Loss`, or of that other measure.
+    If one of them needs a measure of its own, all are measured with that. Texts that several tokenizers read are refused
+    if they will be compared in the ``unit`` token.
     """
     if done := [each for each in sources if not isinstance(each, Subject) and is_result(each)]:
         raise ConfigError(
@@ -138,12 +105,7 @@ def open_compared(
     results: Sequence[Evaluation] | None = None,
     names: Sequence[str] | None = None,
 ) -> list[ComparedRun]:
-    """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`.
-
-    Raises:
-        ConfigError: a source given twice, or several evaluations to choose from.
-        DataError: a source has no evaluation (the message has the command that makes one).
-    """
+    """Open the evaluations of runs and models; arguments as for :func:`~contextwise.comparison.comparison.compare`."""
     refuse_repeated(sources)
     chosen = results or _common(sources, label)
     compared = [_compared(source, result) for source, result in zip(sources, chosen, strict=True)]
@@ -156,46 +118,53 @@ def open_compared(
 
 def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     """The evaluation of each source that answers the same question as those of the others."""
-    candidates = [_evaluations(source) for source in sources]
-    if label is not None:
-        candidates = [[result for result in each if result.summary["label"] == label] for each in candidates]
-    for source, each in zip(sources, candidates, strict=True):
-        if not each:
+    candidates = []
+    for source in sources:
+        candidates.append([each for each in _evaluations(source) if label in (None, each.summary["label"])])
+        if not candidates[-1]:
             raise DataError(
                 f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
                 f"{f'CORPUS (for {label})' if label else 'CORPUS, or give compare --corpus CORPUS'}"
             )
-    given = [each[0] for source, each in zip(sources, candidates, strict=True) if is_result(source)]
-    if len(given) == len(sources):
-        return given
+    given = [each[0] if is_result(source) else None for source, each in zip(sources, candidates, strict=True)]
+    searched = [each for each, one in zip(candidates, given, strict=True) if one is None]
+    if not searched:
+        return [each[0] for each in candidates]
     # All have the same settings as given (such as each model's own context), or else they resolve to the same values.
     for question in (lambda result: str(result.summary["question"]), _resolved_settings):
-        searched = [
-            {question(result): result for result in each}
-            for source, each in zip(sources, candidates, strict=True)
-            if not is_result(source)
-        ]
-        common = set.intersection(*(set(each) for each in searched))
-        if given and len(common) > 1:
-            common &= {question(result) for result in given}
+        common = set.intersection(*({question(result) for result in each} for each in searched))
+        if any(given) and len(common) > 1:
+            common &= {question(result) for result in given if result}
         if common:
             break
-    if len(common) != 1:
-        shared = [searched[0][each] for each in common] or [result for each in candidates for result in each]
-        known = "; ".join(sorted(f"{result.summary['label']} ({result.path})" for result in shared))
-        if common:
-            raise ConfigError(
-                f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
-            )
-        raise DataError(
-            f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
-            "models with other tokenizers, the folders of their evaluations of the same documents"
-        )
-    chosen = common.pop()
-    return [
-        each[0] if is_result(source) else next(r for r in each if question(r) == chosen)
-        for source, each in zip(sources, candidates, strict=True)
+    if len(common) == 1:
+        return [
+            one or next(each for each in results if question(each) in common)
+            for one, results in zip(given, candidates, strict=True)
+        ]
+    shared = [each for each in searched[0] if question(each) in common] or [
+        each for some in candidates for each in some
     ]
+    known = told_apart(shared)
+    if common:
+        raise ConfigError(
+            f"the runs have several evaluations in common ({known}); choose one with `label`, or give their folders"
+        )
+    raise DataError(
+        f"the runs are not evaluated on the same corpus with the same settings ({known}); give one with `corpus`, or, of "
+        "models with other tokenizers, the folders of their evaluations of the same documents"
+    )
+
+
+def told_apart(results: Sequence[Result]) -> str:
+    """The folders of some results, with the settings in which they differ."""
+    settings = [{"corpus": each.summary.get("label"), **each.summary["settings"]} for each in results]
+    names = dict.fromkeys(name for each in settings for name in each)
+    differ = [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
+    folders = zip(results, settings, strict=True)
+    return "; ".join(
+        ", ".join([str(one.path), *(f"{name} {own.get(name)}" for name in differ)]) for one, own in folders
+    )
 
 
 def _resolved_settings(result: Evaluation) -> str:
@@ -231,23 +200,22 @@ def _compared(source: str, evaluation: Evaluation) -> ComparedRun:
         about, name = evaluation.summary, Path(evaluation.summary["model"]).name
         key = f"model {about['model']} {about['digest']} {condition}"  # loaded models have no path of their own
         return ComparedRun(source, name + suffix, key, None, evaluation, None)
-    seed, summary = SeededRun.of(source, run), run.summary() if run.finished else {}
-    return ComparedRun(source, seed.name + suffix, seed.key + suffix, seed.seed, evaluation, run, summary)
-
-
-def _starts(recipe: dict[str, Any]) -> dict[str, str]:
-    """The models that a run starts from, by setting; none for a model of a kind that is not installed."""
+    recipe, summary, texts = run.recipe(), run.summary() if run.finished else {}, None
+    if (
+        summary
+    ):  # the content hashes of what it was trained on, replayed texts and metadata among it, without its models
+        own = ((each, value) for each, value in summary["fingerprints"].items() if not each.startswith("model."))
+        texts = {each: value for each, value in own if not _HELD_OUT.fullmatch(each)}
+    name = _without_seed(str(recipe.get("name") or run.path.resolve().name))
     try:
-        return _MODEL.validate_python(recipe.get("model") or {}).starts
-    except ValueError:
-        return {}
-
-
-def _texts(run: RunFolder) -> dict[str, str]:
-    """The content hashes of what a finished run was trained on, replayed texts and metadata among it, without its models."""
-    hashes = run.summary()["fingerprints"]
-    held_out = re.compile(r"(\w*loss)(: .*)?|.* of the validation split")
-    return {name: each for name, each in hashes.items() if not (name.startswith("model.") or held_out.fullmatch(name))}
+        starts = _MODEL.validate_python(recipe.get("model") or {}).starts
+    except ValueError:  # a kind that is not installed
+        starts = {}
+    # Runs that continue one model's seeds are seeds of one recipe.
+    same = comparable({**recipe, "name": name}, "seed")
+    same = with_overrides(same, {setting: _without_seed(path) for setting, path in starts.items()})
+    key = json.dumps([same, texts], sort_keys=True, default=str)
+    return ComparedRun(source, name + suffix, key + suffix, recipe.get("seed"), evaluation, run, summary)
 
 
 def _without_seed(name: str) -> str:
@@ -271,9 +239,9 @@ def of_single_runs(single: Sequence[str], groups: int) -> str:
     return "with one run of each" if len(single) == groups else f"with this one run of {listed(list(single))}"
 
 
-def groups_of(runs: list[Seeded]) -> dict[str, list[Seeded]]:
+def groups_of(runs: list[ComparedRun]) -> dict[str, list[ComparedRun]]:
     """Group runs that differ only by their seed: groups in the order given, runs by seed."""
-    by_key: dict[str, list[Seeded]] = {}
+    by_key: dict[str, list[ComparedRun]] = {}
     for compared in runs:
         by_key.setdefault(compared.key, []).append(compared)
     names = Counter(group[0].name for group in by_key.values())

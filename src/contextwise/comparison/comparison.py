@@ -37,10 +37,6 @@ def compare(
         reference: name of the group that the others are compared to; by default the first.
         all_pairs: compare every pair of groups, not only each with the reference.
         unit: ``token`` (nats per token), or ``byte`` (bits per byte), which also holds across tokenizers.
-
-    Raises:
-        ConfigError: an unknown reference or unit, or runs that are the same.
-        DataError: a run without an evaluation, or evaluations that may not be compared.
     """
     if unit not in UNITS:
         raise ConfigError(Problem(f"but must be one of {', '.join(UNITS)}", "unit", unit))
@@ -99,6 +95,7 @@ def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit
         name=name,
         sources=[compared.source for compared in runs],
         seeds=[compared.seed for compared in runs],
+        runs=[compared.run for compared in runs if compared.run is not None],
         parameters=int(runs[0].evaluation.summary["parameters"]),
         loss=loss,
         losses=per_seed(nats, tokens).tolist(),
@@ -155,11 +152,7 @@ def _sizes(runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> n
 
 
 def _rows(runs: list[ComparedRun], unit: str) -> dict[str, np.ndarray]:
-    """Rows of each run's table of documents in an order that all share; in bytes, of the documents whose bytes all know.
-
-    Raises:
-        DataError: the bytes of no document are known to all, as the corpus has no texts or a tokenizer loses them.
-    """
+    """Rows of each run's table of documents in an order that all share; in bytes, of the documents whose bytes all know."""
     rows = {each.source: np.arange(each.evaluation.documents.num_rows) for each in runs}
     if unit != "byte":
         return rows

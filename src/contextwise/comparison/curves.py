@@ -23,7 +23,7 @@ from contextwise.base.intervals import ratio_difference, ratios, resampled_ratio
 from contextwise.base.progress import say
 from contextwise.base.tables import Column, Row, Table
 from contextwise.base.views import Viewed
-from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of
+from contextwise.comparison.compared_runs import of_single_runs, refuse_repeated, run_of, told_apart
 from contextwise.evaluation.kernel import Result, is_result
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.curve import Curve, CurveResult, visible
@@ -33,35 +33,21 @@ from contextwise.evaluation.measures.curve.readings import lowest_estimate
 class ComparedCurve:
     """One curve, and its differences to the first one; nats per token.
 
-    Args:
-        documents: indices of the documents that all curves have.
-        first: the first curve; None for itself.
-        name: by default the model's.
-
     Attributes:
         context: longest that was measured.
         average: mean over all visible tokens, in the running mode; None in the others, whose contexts were chosen.
         lowest: loss of the lowest bin, which holds ``lowest_from`` to ``lowest_to`` visible tokens.
         best_context_loss: mean over the last tenth of the training context, in the running mode; None in the others.
         average_difference, lowest_difference, best_context_difference: to the first curve; None for itself.
-        bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve; None for
-            itself.
-        below: bins in which it is lower than the first curve, and bins that both have; None for itself.
+        bin_differences: (visible from, visible to) of each bin that both have -> the difference to the first curve.
+        below: bins in which it is lower than the first curve, and bins that both have.
         single_run: whether it is the curve of a run: its intervals do not hold for other seeds of the recipe.
     """
 
-    name: str
-    context: int
-    average: Estimate | None
-    lowest: Estimate
-    lowest_from: int
-    lowest_to: int
-    best_context_loss: Estimate | None
     average_difference: Estimate | None
     lowest_difference: Estimate | None
     best_context_difference: Estimate | None
     below: tuple[int, int] | None
-    single_run: bool
 
     def __init__(
         self, curve: CurveResult, documents: list[int], first: "ComparedCurve | None" = None, name: str | None = None
@@ -136,15 +122,7 @@ def are_curves(sources: list[str]) -> bool:
 
 
 def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
-    """Curves by their folders, or by the runs that have one.
-
-    Args:
-        others: options of a comparison of losses -> whether they were given.
-
-    Raises:
-        DataError: there is none, or curves of different data or modes.
-        ConfigError: a run has several, fewer than two curves or one curve twice were given, or one of ``others`` was.
-    """
+    """Curves by their folders, or by the runs that have one; ``others``: which options of a comparison of losses were given."""
     if given := [option for option, was_given in others.items() if was_given]:
         raise ConfigError(
             f"{given[0]} chooses among losses of documents, and context curves are compared; leave it out"
@@ -184,8 +162,7 @@ def _curve_of(source: str) -> CurveResult:
     if not results:
         raise DataError(f"{source} has no curve yet; make one with: contextwise curve {source} --corpus CORPUS")
     if len(results) > 1:
-        names = ", ".join(result.path.name for result in results[:4])
-        raise ConfigError(f"{source} has several curves ({names}); give the folder of one")
+        raise ConfigError(f"{source} has several curves ({told_apart(results)}); give the folder of one")
     return CurveResult(results[0].path, results[0].summary)
 
 

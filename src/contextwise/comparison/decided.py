@@ -31,24 +31,18 @@ class HeldOut(TypedDict):
 
 @dataclass(frozen=True)
 class Comparison:
-    """An arm against the reference at one budget.
-
-    Attributes:
-        looks: after each seed; their intervals hold together with those of all other comparisons.
-        documents_half_width: half width over documents at the last look; infinite for fewer than six documents.
-        where: what the decision is about, in place of the documents' reading.
-        looked: the numbers of seeds after which one looked, the only ones that can decide; after each where it is empty.
-    """
+    """An arm against the reference at one budget."""
 
     arm: str
     reference: str
     budget: int
     margin: float
     documents: Documents
-    looks: list[Look]
-    documents_half_width: float
-    where: str = ""
+    looks: list[Look]  # after each seed; their intervals hold together with those of all other comparisons
+    documents_half_width: float  # over documents at the last look; infinite for fewer than six documents
+    where: str = ""  # what the decision is about, in place of the documents' reading
     looked: Sequence[int] = field(default=(), metadata=NOT_IN_JSON)
+    """The numbers of seeds after which one looked, the only ones that can decide; after each where it is empty."""
 
     IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
 

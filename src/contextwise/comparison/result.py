@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import Estimate, counted, exponential, written
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, counted, exponential, written
+from contextwise.base.runs import RunFolder
 from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs
 
@@ -16,46 +17,37 @@ OTHER_TOKENS = "They were trained on different numbers of tokens"
 class Group:
     """Runs of one recipe with different seeds, or one model.
 
-    Attributes:
-        seeds: of the runs; ``[None]`` for a model that is no run.
-        loss: nats per token of the held-out documents, mean over seeds.
-        losses: the loss of each run.
-        training_tokens, training_seconds, flops_per_token: of training, means over the runs; None where not known.
+    ``training_tokens``, ``training_seconds`` and ``flops_per_token`` are means over the runs; None where not known.
     """
 
     name: str
     sources: list[str]
-    seeds: list[int | None]
+    seeds: list[int | None]  # [None] for a model that is no run
     parameters: int
-    loss: Estimate
-    losses: list[float]
+    loss: Estimate  # nats per token of the held-out documents, mean over seeds
+    losses: list[float]  # of each run
     perplexity: Estimate
     bits_per_byte: Estimate | None
     training_tokens: float | None
     training_seconds: float | None
     flops_per_token: float | None = None
+    runs: list[RunFolder] = field(default_factory=list, metadata=NOT_IN_JSON)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Group minus reference on the same documents: negative where the group's loss is lower.
-
-    Attributes:
-        difference: with the interval over documents (and seeds, where there are several).
-        paired_by_seed: whether both groups have the same seeds.
-        seed_differences: seed -> difference, if paired by seed.
-        documents_lower: share of the documents on which the group's loss is lower.
-        single_runs: names of those of the two that are one run: the interval does not hold for other seeds of them.
-    """
+    """Group minus reference on the same documents: negative where the group's loss is lower."""
 
     group: str
     reference: str
     unit: str
-    difference: Estimate
+    difference: Estimate  # with the interval over documents (and seeds, where there are several)
     paired_by_seed: bool
-    seed_differences: dict[str, float]
-    documents_lower: float
-    single_runs: list[str] = field(default_factory=list)
+    seed_differences: dict[str, float]  # by seed, if paired by seed
+    documents_lower: float  # share of the documents on which the group's loss is lower
+    single_runs: list[str] = field(
+        default_factory=list
+    )  # of the two; the interval does not hold for other seeds of them
 
     IN_JSON: ClassVar = ("verdict", "lower", "relative_perplexity")
 

@@ -123,13 +123,8 @@ def _spending_widths(seeds: int, confidence: float) -> np.ndarray:
 
 
 def sequence_limits(differences: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
-    """Means and half widths after each seed, for one sequence of differences or many.
-
-    Args:
-        differences: (..., S), in the order in which the seeds were looked at.
-
-    Returns:
-        Two arrays (..., S); a half width is infinite where the seeds allow no interval yet.
+    """(..., S) means and half widths after each seed of differences (..., S), in the order in which the seeds were looked at; a
+    half width is infinite where the seeds allow no interval yet.
     """
     differences = np.asarray(differences, dtype=np.float64)
     seeds = differences.shape[-1]
@@ -146,12 +141,7 @@ def sequence_limits(differences: np.ndarray, confidence: float = CONFIDENCE) -> 
 
 
 def document_half_width(differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE) -> float:
-    """Half width of the t interval over documents, of the mean over seeds; infinite below six documents.
-
-    Args:
-        differences_SN: (S, N) difference of the summed nats of each document.
-        tokens_N: (N,) scored tokens of each document.
-    """
+    """Half width of the t interval over documents, of the mean over seeds; infinite below six documents."""
     part = _documents(differences_SN, tokens_N)
     return math.inf if part is None else student_t(part.freedom, confidence) * math.sqrt(part.variance)
 
@@ -178,18 +168,14 @@ def _on_any_documents(differences_SN: np.ndarray, tokens_N: np.ndarray, half: fl
 class Look:
     """What is known after a number of seeds.
 
-    Attributes:
-        fixed: the mean difference on these documents, nats per token, with its anytime-valid interval.
-        random: the same on any documents like these.
-        deviation: standard deviation of the differences by seed; 0 for one seed.
-        evidence: the Bayes factor against a mean of zero on these documents, an e-value: without a difference its
-            expectation is at most 1 wherever the seeds stop.
+    ``evidence`` is the Bayes factor against a mean of zero on these documents, an e-value: without a difference its expectation
+    is at most 1 wherever the seeds stop.
     """
 
     seeds: int
-    fixed: Estimate
-    random: Estimate
-    deviation: float
+    fixed: Estimate  # the mean difference on these documents, nats per token, with its anytime-valid interval
+    random: Estimate  # the same on any documents like these
+    deviation: float  # of the differences by seed; 0 for one seed
     evidence: float
 
     def of(self, documents: Documents) -> Estimate:
@@ -206,9 +192,6 @@ def looks(
         differences_SN: (S, N) arm minus reference: difference of the summed nats of each document, seed by seed.
         tokens_N: (N,) scored tokens of each document.
         confidence: of each of the intervals, over all looks.
-
-    Raises:
-        DataError: a difference is not finite, or no token was scored.
     """
     differences_SN = np.asarray(differences_SN, dtype=np.float64)
     tokens_N = np.asarray(tokens_N, dtype=np.float64)
@@ -242,11 +225,7 @@ def only_rounded(mean: float, deviation: float) -> bool:
 
 
 def evidence(mean: float, deviation: float, seeds: int) -> float:
-    """The Bayes factor B_n against a mean of zero.
-
-    Args:
-        deviation: standard deviation of the differences by seed.
-    """
+    """The Bayes factor B_n against a mean of zero, by the standard deviation of the differences by seed."""
     spread = 1 + seeds * PRIOR_VARIANCE
     if seeds < 2:
         return 1.0

@@ -28,12 +28,8 @@ def compare_sources(
     curves: bool = False,
 ) -> Comparison | CurveComparison:
     """Compare context curves if they are asked for or one source is a curve's folder; else losses, after evaluations on
-    ``corpus`` of the sources that lack one.
-
-    Args:
-        split: of a corpus by its path; by default the held-out documents.
-        limit: evaluate on the first so many documents of the corpus only.
-        label, reference, all_pairs, unit, names: as for :func:`contextwise.comparison.comparison.compare`.
+    ``corpus`` of the sources that lack one, of its first ``limit`` documents. The other arguments are those of
+    :func:`contextwise.comparison.comparison.compare`.
     """
     paths = [each for each in sources if isinstance(each, str)]
     if curves or are_curves(paths):

@@ -30,15 +30,10 @@ BEND = 0.5
 
 @dataclass(frozen=True)
 class Trend:
-    """How a difference moves along the budgets.
+    """How a difference moves along the budgets."""
 
-    Attributes:
-        slope: change of the difference for each doubling of the budget, nats per token.
-        crossing: the budget at which the difference is zero, in the unit of the budgets; None without a bounded interval.
-    """
-
-    slope: Estimate
-    crossing: Estimate | None
+    slope: Estimate  # change for each doubling of the budget, nats per token
+    crossing: Estimate | None  # the budget at which it is zero; None without a bounded interval
 
 
 def trend(differences_SB: np.ndarray, budgets_B: np.ndarray, confidence: float = CONFIDENCE) -> Trend | None:

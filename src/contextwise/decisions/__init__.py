@@ -1,8 +1,7 @@
 """Decide from the losses of runs of any training script: paired by seed and document, as a trial decides.
 
 The interval over seeds holds after all of them at once (:mod:`contextwise.comparison.sequential`), so the runs may be looked
-at after every seed. A decision with a folder keeps what was looked at: later calls may add seeds, and arms for which
-comparisons were reserved, but change nothing.
+at after every seed. A decision with a folder keeps what was looked at: later calls may add seeds, and change nothing else.
 """
 
 import contextlib
@@ -28,24 +27,17 @@ from contextwise.decisions.rows import Losses, read_losses
 
 LOOKED = "looked.json"
 MARGIN = 0.01
-LARGEST_MARGIN, MOST_COMPARISONS = 1000.0, 10_000
+LARGEST_MARGIN = 1000.0
 SEEDS_ALONE = "by the means of the runs"
 
 
 @dataclass(frozen=True, repr=False)
 class Decision(Viewed):
-    """Every arm against the reference.
+    """Every arm against the reference; ``losses``: arm -> seed -> loss."""
 
-    Attributes:
-        decision: its name.
-        unit: of the losses: nats per token or byte, errors per question, or loss.
-        losses: arm -> seed -> loss.
-        path: the folder in which it is kept; None without one.
-    """
-
-    decision: str
+    decision: str  # its name
     reference: str
-    unit: str
+    unit: str  # of the losses: nats per token or byte, errors per question, or loss
     margin: float
     confidence: float
     documents: Documents
@@ -76,7 +68,6 @@ def decide(
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
     documents: Documents = "fixed",
-    comparisons: int | None = None,
     step: int | None = None,
     out: str | Path | None = None,
 ) -> Decision:
@@ -89,7 +80,6 @@ def decide(
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.
         documents: decide about these held-out documents (fixed) or any like them (random).
-        comparisons: number of comparisons that share the error; a larger one than now leaves room for later arms.
         step: of the rows to take, where they have steps; by default the last of each run.
         out: folder of the result and of the list of runs that were looked at.
 
@@ -105,7 +95,7 @@ def decide(
     if not others:
         raise ConfigError(f"{reference} is the only arm, so there is nothing to decide; give the losses of another")
     margin, confidence = plain_number("margin", margin), plain_number("confidence", confidence)
-    check(margin, confidence, comparisons, documents, len(others))
+    check(margin, confidence, documents)
     if not losses.documents and documents == "random":
         raise ConfigError(
             "documents is random, but these losses are means of whole runs; leave it out, or give documents"
@@ -115,66 +105,56 @@ def decide(
         raise ConfigError(f"{folder} cannot hold a decision; choose a folder with a name with --out")
     # The looks of another process count in this one, so none may come in between.
     with contextlib.nullcontext() if folder is None else exclusive(folder, "the decision", wait=True):
-        return _decided(losses, reference, others, margin, confidence, documents, comparisons or len(others), folder)
-
-
-def _decided(
-    losses: Losses,
-    reference: str,
-    others: list[str],
-    margin: float,
-    confidence: float,
-    documents: Documents,
-    shared: int,
-    folder: Path | None,
-) -> Decision:
-    """The decision of ``others`` with the looks that the locked ``folder`` keeps, which keeps this one too."""
-    arms = losses.arms
-    each = simultaneous(confidence, shared)
-    looked, counts = _looked(folder)
-    notes = list(losses.notes)
-    if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
-        notes.append(
-            f"{counted(held_out, 'document')} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
-            "an interval for any such documents."
+        looked, counts = _looked(folder)
+        notes, each = list(losses.notes), simultaneous(confidence, len(others))
+        if 0 < (held_out := len(losses.documents)) < FEWEST_DOCUMENTS:
+            notes.append(
+                f"{counted(held_out, 'document')} cannot show how far documents differ; {FEWEST_DOCUMENTS} or more give "
+                "an interval for any such documents."
+            )
+        found = [
+            _compared(losses, arm, reference, margin, each, documents, notes, looked, counts.get(arm, []))
+            for arm in others
+        ]
+        total = losses.sizes.sum()
+        decision = Decision(
+            decision=default_name(losses, reference) if folder is None else Path(os.path.realpath(folder)).name,
+            reference=reference,
+            unit=losses.unit,
+            margin=margin,
+            confidence=confidence,
+            documents=documents,
+            comparisons=found,
+            losses={
+                arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
+            },
+            held_out={"documents": held_out, "tokens": int(total) if losses.documents else 0},
+            notes=[*notes, *_notes(losses, found)],
+            path=folder,
         )
-    found = [
-        _compared(losses, arm, reference, margin, each, documents, notes, looked, counts.get(arm, [])) for arm in others
-    ]
-    for arm in arms:
+        if folder is not None:
+            _keep(decision, folder, losses, looked, counts)
+    return decision
+
+
+def _notes(losses: Losses, found: list[Comparison]) -> list[str]:
+    """What is to be noted of runs that are the same, and of looks after the one that decided."""
+    notes = []
+    for arm in losses.arms:
         nats_SN = np.stack([losses.values[arm, seed] for seed in losses.seeds(arm)])
         if len(nats_SN) > 1 and not np.ptp(nats_SN, axis=0).any():
             notes.append(f"All {len(nats_SN)} seeds of {arm} have the same losses, as if they were one run.")
     notes += [
-        f"{each.arm} has the losses of {reference} with every seed, as if they were the same runs."
+        f"{each.arm} has the losses of {each.reference} with every seed, as if they were the same runs."
         for each in found
-        if each.last.seeds > 1 and _same_losses(losses, each.arm, reference)
+        if each.last.seeds > 1 and _same_losses(losses, each.arm, each.reference)
     ]
-    notes += [
+    return notes + [
         f"The decision on {each.arm} was made after {each.decided_after} of {len(each.looks)} seeds, and stands. With all of "
-        f"them{_alone(each)}: {each.last.of(documents):+.4f}."
+        f"them{_alone(each)}: {each.last.of(each.documents):+.4f}."
         for each in found
         if each.decided_after and each.decided_after < len(each.looks)
     ]
-    total = losses.sizes.sum()
-    decision = Decision(
-        decision=default_name(losses, reference) if folder is None else Path(os.path.realpath(folder)).name,
-        reference=reference,
-        unit=losses.unit,
-        margin=margin,
-        confidence=confidence,
-        documents=documents,
-        comparisons=found,
-        losses={
-            arm: {seed: float(losses.values[arm, seed].sum() / total) for seed in losses.seeds(arm)} for arm in arms
-        },
-        held_out={"documents": len(losses.documents), "tokens": int(total) if losses.documents else 0},
-        notes=notes,
-        path=folder,
-    )
-    if decision.path is not None:
-        _keep(decision, losses, shared, looked, counts)
-    return decision
 
 
 def _same_losses(losses: Losses, arm: str, reference: str) -> bool:
@@ -197,15 +177,12 @@ def _alone(comparison: Comparison) -> str:
     return ", which by themselves decide nothing" if alone == "undecided" else f", which by themselves would be {alone}"
 
 
-def check(margin: float, confidence: float, comparisons: int | None, documents: str, arms: int = 1) -> None:
-    """Refuse settings out of range; ``arms`` are those that are compared to the reference."""
+def check(margin: float, confidence: float, documents: str) -> None:
+    """Refuse settings out of range."""
     if not 0 < margin <= LARGEST_MARGIN:
         raise ConfigError(Problem(f"but must be above 0 and at most {LARGEST_MARGIN:g}", "margin", margin))
     if not 0.5 <= confidence <= 0.9999:
         raise ConfigError(Problem("but must be from 0.5 to 0.9999", "confidence", confidence))
-    if comparisons is not None and not arms <= comparisons <= MOST_COMPARISONS:
-        what = f"but must be from {arms}, the arms beside the reference, to {MOST_COMPARISONS:,}"
-        raise ConfigError(Problem(what, "comparisons", comparisons))
     if documents not in get_args(Documents):
         raise ConfigError(Problem(f"but must be {' or '.join(get_args(Documents))}", "documents", documents))
 
@@ -225,10 +202,8 @@ def default_name(losses: Losses, reference: str | None) -> str:
 
 def _looked(folder: Path | None) -> tuple[dict[str, dict[str, str]], dict[str, list[int]]]:
     """The runs that a folder's looks have seen, and the numbers of pairs at these looks; empty without a folder."""
-    if folder is None or not (folder / LOOKED).exists():
-        return {}, {}
-    kept = _kept(folder)
-    return kept["runs"], kept["looks"]
+    kept = {} if folder is None or not (folder / LOOKED).exists() else _kept(folder)
+    return kept.get("runs", {}), kept.get("looks", {})
 
 
 def _kept(folder: Path) -> dict[str, Any]:
@@ -285,13 +260,11 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def _keep(
-    decision: Decision, losses: Losses, shared: int, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]
+    decision: Decision, folder: Path, losses: Losses, looked: dict[str, dict[str, str]], counts: dict[str, list[int]]
 ) -> None:
     """Keep the look and the result in the decision's folder; refuse what would choose a look by what it says."""
-    folder = decision.path
-    assert folder is not None
     question = {name: getattr(decision, name) for name in ("reference", "unit", "margin", "confidence", "documents")}
-    question |= {"comparisons": shared, "content": losses.content}
+    question |= {"comparisons": len(decision.comparisons), "content": losses.content}
     runs = {arm: {str(seed): losses.digest((arm, seed)) for seed in losses.seeds(arm)} for arm in losses.arms}
     if (folder / LOOKED).exists():
         _refuse_other(folder, question, runs)
@@ -324,7 +297,7 @@ def _refuse_other(folder: Path, question: dict[str, Any], runs: dict[str, dict[s
     if others:
         raise ConfigError(
             f"{folder} holds a decision that was looked at with other settings ({listed(others)}); choose another folder with "
-            "--out: after a look only seeds may be added, and arms for which comparisons were reserved"
+            "--out: after a look only seeds may be added"
         )
     if changed:
         arm, seed = changed[0]

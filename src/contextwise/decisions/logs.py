@@ -49,9 +49,6 @@ def lm_eval_rows(path: Path, label: RunLabel) -> pa.Table:
     """Rows of ``samples_TASK_*.jsonl``, or of the newest of each task below a folder (``lm_eval --log_samples``).
 
     A question is named by its task and the hash of its content. Rolling losses become nats and bytes, all others 0 to 1.
-
-    Raises:
-        DataError: there are none, or a line is no sample.
     """
     files = [path] if path.is_file() else _newest(path)
     if not files:

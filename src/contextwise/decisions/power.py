@@ -18,7 +18,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.comparison.sequential import deviation_limits, only_rounded, seeds_to_decide, simultaneous
+from contextwise.comparison.sequential import deviation_limits, only_rounded, seeds_to_decide
 from contextwise.decisions import check
 from contextwise.decisions.rows import Losses
 
@@ -28,41 +28,28 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Needed:
-    """Seeds that decide a true difference of the margin in 4 of 5 cases, with so much held-out text.
+    """Seeds that decide a true difference of the margin in 4 of 5 cases, with so much held-out text; None: more than 200."""
 
-    Attributes:
-        times: the text that there is.
-        deviation: of a difference by seed, in the unit of the losses.
-        seeds: at that deviation; fewest, most: at the limits of its 80% interval. None: more than 200.
-    """
-
-    times: int
-    deviation: float
+    times: int  # the text that there is
+    deviation: float  # of a difference by seed, in the unit of the losses
     seeds: int | None
-    fewest: int | None
+    fewest: int | None  # and most: at the limits of the deviation's 80% interval
     most: int | None
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a decision about a difference of the margin needs.
-
-    Attributes:
-        other: the arm whose differences from ``arm`` this is known from; empty if it is known from ``arm`` alone.
-        runs: seeds that this is known from.
-        level: share of the variance that no text reduces.
-        needed: by the size of the held-out text.
-    """
+    """What a decision about a difference of the margin needs."""
 
     arm: str
-    other: str
+    other: str  # the arm whose differences from ``arm`` this is known from; empty if it is known from ``arm`` alone
     unit: str
     margin: float
-    runs: int
+    runs: int  # seeds that this is known from
     held_out: int
     tokens: int
-    level: float
-    needed: list[Needed] = field(default_factory=list)
+    level: float  # share of the variance that no text reduces
+    needed: list[Needed] = field(default_factory=list)  # by the size of the held-out text
 
     IN_JSON: ClassVar = ("sentences",)
 
@@ -103,15 +90,12 @@ def _seeds(needed: Needed) -> str:
     return f"{middle} seeds ({' to '.join(dict.fromkeys(limits))})"
 
 
-def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE, comparisons: int = 1) -> Plan:
+def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE) -> Plan:
     """What a decision about ``margin`` needs, from seeds of two arms, or of one.
 
     Of several other arms, the one whose differences from ``arm`` vary most counts.
-
-    Raises:
-        ConfigError: the arm has fewer than two seeds, all of its seeds have the same losses, or a value is out of range.
     """
-    check(margin, confidence, comparisons, "fixed")
+    check(margin, confidence, "fixed")
     seeds = losses.seeds(arm)
     if len(seeds) < 2:
         raise ConfigError(f"{arm} has {len(seeds)} seed, but its spread takes two or more; train it with another seed")
@@ -134,12 +118,11 @@ def plan(losses: Losses, arm: str, margin: float, confidence: float = CONFIDENCE
         parts, other, seeds = max(paired, key=lambda each: sum(each[0]))
         of_a_run = 1
     level, own = parts
-    each = simultaneous(confidence, comparisons)
 
     def needed(times: int) -> Needed:
         deviation = float(np.sqrt(of_a_run * (level + own / times)))
         known = deviation, *deviation_limits(deviation, len(seeds))
-        middle, fewest, most = (seeds_to_decide(margin, value, margin, each, most=MOST) for value in known)
+        middle, fewest, most = (seeds_to_decide(margin, value, margin, confidence, most=MOST) for value in known)
         return Needed(times, deviation, middle, fewest, most)
 
     text = bool(losses.documents)

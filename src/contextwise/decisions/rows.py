@@ -40,21 +40,15 @@ Run = tuple[str, int]
 
 @dataclass(frozen=True)
 class Losses:
-    """Losses of the documents that all runs have.
+    """Losses of the documents that all runs have."""
 
-    Attributes:
-        values: run -> (N,) summed nats of each document; of questions 1 - ``correct``.
-        sizes: (N,) tokens of each document, or its bytes where ``unit`` says so; ones for questions and whole runs.
-        documents: their names; none where each run is one number.
-        unit: of a loss: ``nats per token``, ``nats per byte``, ``errors per question`` or ``loss``.
-        notes: what was left out.
-    """
-
-    values: dict[Run, np.ndarray]
-    sizes: np.ndarray
-    documents: list[str]
-    unit: str
-    notes: list[str] = field(default_factory=list)
+    values: dict[Run, np.ndarray]  # (N,) summed nats of each document; of questions 1 - ``correct``
+    sizes: (
+        np.ndarray
+    )  # (N,) tokens of each document, or its bytes where ``unit`` says so; ones for questions and whole runs
+    documents: list[str]  # names; none where each run is one number
+    unit: str  # of a loss: ``nats per token``, ``nats per byte``, ``errors per question`` or ``loss``
+    notes: list[str] = field(default_factory=list)  # what was left out
 
     @property
     def arms(self) -> list[str]:
@@ -77,13 +71,9 @@ class Losses:
 def read_losses(sources: Any, step: int | None = None) -> Losses:
     """Read the rows of files, folders of files or of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
 
-    Args:
-        sources: the label of a file or folder, ``ARM:SEED=PATH``, takes the place of the arm and the seed of its rows; logs,
-            and rows without them, have those that the name of the file or folder says: ``ARM-s3``.
-        step: of the rows to take, where they have steps; by default the last of each run.
-
-    Raises:
-        ConfigError, DataError: a column is missing or a value out of range, rows occur twice, or runs do not pair.
+    The label of a file or folder, ``ARM:SEED=PATH``, goes before the arm and the seed of its rows; logs, and rows without them,
+    have those that the name of the file or folder says: ``ARM-s3``. Of rows with steps those of ``step`` are taken, by default
+    the last of each run.
     """
     table = pa.concat_tables(_tables(sources), promote_options="permissive")
     return _paired(*_last_steps(table.to_pandas(), step))
@@ -252,7 +242,8 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         converted = values.cast(wanted)
     except pa.ArrowException:
         what = "text" if column in TEXTS else "a whole number" if whole else "a number"
-        odd = next((row for row in range(min(len(values), 10**5)) if not _casts(values[row], wanted)), 0)
+        numbers = pd.to_numeric(values.to_pandas(), errors="coerce")
+        odd = int((numbers % 1 != 0 if whole else numbers.isna()).argmax()) if column not in TEXTS else 0
         raise DataError(
             f"{name}: {column} is {values[odd].as_py()!r} in row {odd + 1}{below}, but must be {what}"
         ) from None
@@ -268,14 +259,6 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
         if column == "correct":
             refuse(pc.greater(converted, 1), "from 0 to 1")
     return converted
-
-
-def _casts(value: pa.Scalar, wanted: pa.DataType) -> bool:
-    try:
-        value.cast(wanted)
-    except pa.ArrowException:
-        return False
-    return True
 
 
 def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
@@ -363,15 +346,9 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
     size, found = sizes[0], summed(sizes[0])
     one, other = runs[0], next(run for run in runs if not np.array_equal(found[run], found[runs[0]]))
     at = int(np.flatnonzero(found[other] != found[one])[0])
-    fractions = [each for each in (found[one][at], found[other][at]) if not float(each).is_integer()]
     counted = f"{found[one][at]:,.15g} {size} in {_named(one)}, {found[other][at]:,.15g} in {_named(other)}"
-    fix = (
-        f"{fractions[0]:,.15g} is no number of {size}"
-        if fractions
-        else "bytes must be those of the document, the same in all"
-        if "bytes" in sizes
-        else "give the column bytes in all files"
-    )
+    same = "bytes must be those of the document, the same in all"
+    fix = same if "bytes" in sizes else "give the column bytes in all files"
     raise DataError(f"document {_shown(documents[at])} has {counted}: nats per token do not compare; {fix}")
 
 

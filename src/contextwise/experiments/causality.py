@@ -18,13 +18,8 @@ def refuse_leaking_variant(recipe: Recipe) -> None:
 def refuse_leak(recipe: Recipe, what: str) -> None:
     """Measure whether later tokens change earlier predictions of a recipe's model, before it is trained; once for each model.
 
-    A model of the user's own is also taken one training step, and measured on rows as long as those of its training.
-
-    Args:
-        what: the model, in the message.
-
-    Raises:
-        ConfigError: they do, it cannot be measured, or the user's code fails.
+    A model of the user's own is also taken one training step, and measured on rows as long as those of its training. ``what``
+    names the model in the message.
     """
     from contextwise.evaluation.measures.causality.effects import LEAK, NONE
     from contextwise.evaluation.measures.causality.perturbations import (

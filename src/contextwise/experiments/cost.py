@@ -20,13 +20,10 @@ from contextwise.training.settings import CorpusData
 
 @dataclass(frozen=True)
 class RunCost:
-    """Cost of a training run or of a measurement.
+    """Cost of a training run, or of the forward passes of a measurement.
 
-    Attributes:
-        parameters: of the model, embeddings included.
-        flops: of training; of a measurement, of its forward passes.
-        state_bytes: weights, gradients and the optimizer's moments.
-        activation_bytes: of one micro-batch's forward pass, kept for backward; an estimate.
+    ``state_bytes`` are those of weights, gradients and the optimizer's moments; ``activation_bytes`` an estimate of what one
+    micro-batch's forward pass keeps for backward.
     """
 
     name: str
@@ -42,21 +39,16 @@ class RunCost:
 def costs_of(recipes: list[Recipe], vocab_size: int | None = None) -> list[RunCost]:
     """The cost of each run; some may be made from others that have not been trained.
 
-    Args:
-        vocab_size: tokens of the vocabulary of a corpus that does not exist yet.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the corpus does not fit, or does not exist and its vocabulary is unknown.
+    ``vocab_size`` is that of a corpus that does not exist yet.
     """
     upstream = Upstream({str(recipe.folder): recipe for recipe in recipes}.get, vocab_size)
     return [cost_of(recipe, vocab_size, upstream) for recipe in recipes]
 
 
 def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | None = None) -> RunCost:
-    """The cost of one run, checked against its corpus where that exists; arguments and errors as for :func:`costs_of`.
+    """The cost of one run, checked against its corpus where that exists.
 
-    Args:
-        upstream: knows the runs that it is made from; without it all of them must exist.
+    ``upstream`` knows the runs that it is made from; without it all of them must exist.
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
     trained = model.trained
@@ -92,7 +84,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
 def seconds_per_step(
     recipes: dict[str, Recipe], rounds: int, executor: ExecutorSettings | None = None
 ) -> dict[str, float]:
-    """Seconds of a training step of each recipe; arguments and errors as for :func:`step_rounds`.
+    """Seconds of a training step of each recipe; arguments as for :func:`step_rounds`.
 
     The time of a recipe is the median over rounds of its ratio to the first recipe, times the first's median, so that a slow
     round counts for all recipes alike.
@@ -111,11 +103,7 @@ def step_rounds(
 ) -> dict[str, list[float]]:
     """Seconds of a training step of each recipe in each round, which makes a dry run of every recipe, in turning order.
 
-    Args:
-        executor: of the runs that are planned, whose number of threads the steps get; None: they are trained in this process.
-
-    Raises:
-        ConfigError: a recipe needs more memory than there is.
+    The steps get the threads of the ``executor`` of the runs that are planned; None: they are trained in this process.
     """
     threads, quiet = torch.get_num_threads(), console.quiet
     measured: dict[str, list[float]] = {name: [] for name in recipes}

@@ -18,20 +18,13 @@ KNOWN = "smollm2"
 
 @dataclass(frozen=True)
 class DemoScale:
-    """The sizes of a demo.
+    """The sizes of a demo."""
 
-    Attributes:
-        documents: modules of the standard library that make the corpus, the first by name; None: all.
-        held_out: share of the documents that no model is trained on.
-        trial: settings of the trial, as in ``contextwise trial --set``; the others are the defaults of trials.
-        targets: of the known model's curve.
-    """
-
-    trial: tuple[str, ...]
-    documents: int | None = None
+    trial: tuple[str, ...]  # settings, as in ``contextwise trial --set``; the others are the defaults of trials
+    documents: int | None = None  # modules of the standard library that make the corpus, the first by name; None: all
     held_out: float = 0.05
     vocabulary: int = 4096
-    targets: int = 192
+    targets: int = 192  # of the known model's curve
 
 
 # Each run takes 256 and 150 steps.

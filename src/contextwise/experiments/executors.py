@@ -62,20 +62,10 @@ class ExecutorSettings(Settings):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt at a run ended.
-
-    Attributes:
-        status: exit status; negative: minus the signal that killed the process.
-        reason: of a failure, one sentence.
-    """
+    """How an attempt at a run ended: its exit status, or minus the signal that killed it; of a failure the reason."""
 
     status: int
     reason: str
-
-    @property
-    def may_be_retried(self) -> bool:
-        """Whether the same command may succeed next time: the input was not at fault."""
-        return self.status != INPUT_AT_FAULT
 
 
 class Executor(Protocol):

@@ -23,14 +23,9 @@ State = Literal["finished", "unfinished", "failed", "missing"]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run and the cost of its training, computed without starting it.
+    """A run, whose ``id`` names its folder, and the cost of its training, computed without starting it.
 
-    Attributes:
-        id: names its folder.
-        parameters: of the model, embeddings included.
-        context: in tokens.
-        tokens, flops: of its training, without measuring; those of the whole run if it has a trunk.
-        trunk_tokens: of them, those that its trunk trains.
+    ``tokens`` and ``flops`` are those of the whole run, its trunk included, which trains ``trunk_tokens`` of them.
     """
 
     id: str
@@ -60,18 +55,11 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run.
-
-    Attributes:
-        step, tokens_per_second: at its newest row of metrics; None before the first.
-        loss: newest best-context loss, nats per token; None before the first.
-        failure: of a failed run.
-    """
+    """The state of a run; step and best-context loss (nats per token) are the newest, None before the first of them."""
 
     run: PlannedRun
     state: State
     step: int | None = None
-    tokens_per_second: float | None = None
     loss: float | None = None
     failure: Failure | None = None
 
@@ -148,17 +136,11 @@ def _files_in(folder: Path) -> set[str]:
 
 
 class RunSetFolder:
-    """A run set on disk.
-
-    Attributes:
-        plan: every run with its cost, in order.
-        status_command: lists the runs and why some failed; empty if there is no such command.
-        beginnings: run -> each of its parents, with the checkpoint that it begins from if the parent is its trunk.
-    """
+    """A run set on disk."""
 
     path: Path
     plan: list[PlannedRun]
-    status_command: str = ""
+    status_command: str = ""  # lists the runs and why some failed
     beginnings: dict[str, dict[str, Path | None]]
 
     def may_start(self, run: str, unfinished: Container[str]) -> bool:
@@ -211,9 +193,8 @@ class RunSetFolder:
         if folder.finished or failure:
             state = "finished" if folder.finished else "failed"
         step = max((row["step"] for row in newest.values()), default=None)
-        speed = newest.get("train", {}).get("tokens_per_second")
         loss = newest.get("curve", {}).get("best_context_loss")
-        return RunState(run, state, step, speed, loss, failure)
+        return RunState(run, state, step, loss, failure)
 
     def count(self) -> dict[State, int]:
         """How many runs are in each state."""

@@ -24,11 +24,7 @@ def axis_settings(name: str) -> list[str]:
 
 
 def axis_points(name: str, values: list[Any]) -> list[dict[str, Any]]:
-    """Setting -> value at each point of an axis.
-
-    Raises:
-        ConfigError: no value, one twice, or a point that does not give each setting its value.
-    """
+    """Setting -> value at each point of an axis."""
     settings = axis_settings(name)
     if not values:
         raise ConfigError(f"{name} has no values; give one at least, or leave the axis out")
@@ -78,21 +74,13 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.=+]+", "-", unicodedata.normalize("NFC", name)).strip("-").lower()
 
 
-def same_file(name: str) -> str:
-    """A form of a file's name that is the same for all names that some file system takes for one."""
-    return unicodedata.normalize("NFKC", name).casefold()
-
-
 def content_id(
     recipe: Recipe, parents: Mapping[str, str] | None = None, inputs: Mapping[str, str] | None = None
 ) -> str:
     """Eight hexadecimal digits: a hash of every setting that changes the result, and of what the run starts from.
 
     Settings at their defaults do not count, so that a run keeps its id when Contextwise learns new ones; paths do not count.
-
-    Args:
-        parents: setting -> id of the parent that it names.
-        inputs: content hashes of corpora, metadata and starting models (:mod:`contextwise.training.identity`).
+    ``parents``: setting -> id of the parent that it names.
     """
     chosen = comparable(recipe.model_dump(mode="json", exclude_defaults=True), "name", *(parents or {}))
     if parents:

@@ -1,17 +1,7 @@
 """Run sets: training runs that belong together.
 
 A run set is named arms × seeds × the points of a grid. An arm is the shared recipe with some settings of its own, or a model
-that exists already::
-
-    settings = RunSetSettings(
-        recipe={"data": {"context": 256}, "model": {"size": "nano"}, "training": {"tokens": 1_000_000}},
-        arms={"GPT-2": [], "ContextLM": ["model.context_predictor.chunk_size=4"]},
-        seeds=[0, 1, 2],
-    )
-    runs = RunSet.of(settings, Path("runs/compared"), corpus=Path("corpora/stdlib"))
-    runs.plan                      # parameters, tokens and FLOPs of each run; nothing is trained
-    runs.train_missing()           # one after another in this process; or runs.train_missing(ExecutorSettings(jobs=4))
-    runs.folders("ContextLM")      # run folders, seed by seed
+that exists already.
 
 1. ``@NAME`` in an arm's settings is the run folder of the arm NAME with the same seed (or its only run): the run's
    parent, which is trained first. ``model.pretrained=@base`` continues it.
@@ -26,6 +16,7 @@ import copy
 import itertools
 import json
 import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -45,8 +36,8 @@ from contextwise.base.stopping import first_process
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
-from contextwise.experiments.grid import GRID, content_id, grid_points, same_file, size_name, slug
-from contextwise.experiments.scheduling import train_planned
+from contextwise.experiments.grid import GRID, content_id, grid_points, size_name, slug
+from contextwise.experiments.scheduling import schedule
 from contextwise.training.identity import corpus_paths, input_hashes, refuse_changed, start_digest
 from contextwise.training.kinds import VariantSettings
 from contextwise.training.recipe import Recipe, few_steps
@@ -69,11 +60,7 @@ FAST_TRAINING: dict[str, Any] = {
 
 
 def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The values of a recipe, with the section ``data``, and without sections that are given empty.
-
-    Raises:
-        ConfigError: a section is no mapping.
-    """
+    """The values of a recipe, with the section ``data``, and without sections that are given empty."""
     names = ("data", "model", "training")
     wrong = [name for name in names if not isinstance(recipe.get(name) or {}, dict)]
     if wrong:
@@ -131,27 +118,19 @@ class RunSetSettings(Settings):
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a set, or a model that exists already.
+    """A run of a set, or a model that exists already."""
 
-    Attributes:
-        id: names its folder.
-        point: setting -> value, where there is a grid.
-        folder: of the run, or the path or Hub name of the model.
-        values: its recipe as plain values; None for a model.
-        parents: the runs that it is made from.
-        shape: ``model`` settings of the size of a model, for plans that cannot open it.
-        inputs: content hashes of what it starts from, as far as it exists, but of its parents.
-    """
-
-    id: str
+    id: str  # names its folder
     arm: str
     seed: int
-    point: dict[str, Any]
-    folder: Path
-    values: dict[str, Any] | None
-    parents: tuple["Run", ...] = ()
-    shape: dict[str, Any] | None = None
-    inputs: Mapping[str, str] = field(default_factory=dict)
+    point: dict[str, Any]  # setting -> value, where there is a grid
+    folder: Path  # of the run, or the path or Hub name of the model
+    values: dict[str, Any] | None  # its recipe; None for a model
+    parents: tuple["Run", ...] = ()  # the runs that it is made from
+    shape: dict[str, Any] | None = None  # ``model`` settings of the size of a model, for plans that cannot open it
+    inputs: Mapping[str, str] = field(
+        default_factory=dict
+    )  # content hashes of what it starts from, without its parents
 
     @property
     def source(self) -> str:
@@ -168,13 +147,7 @@ class Run:
 
 
 class RunSet(RunSetFolder):
-    """Training runs that belong together, in one folder.
-
-    Attributes:
-        runs: each behind its parents.
-        name: of the set, in messages.
-        vocab_size: of a corpus that does not exist yet, for the plan.
-    """
+    """Training runs that belong together, in one folder; each behind its parents."""
 
     def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
         self.path, self.name, self.runs, self.vocab_size = path, path.name, runs, vocab_size
@@ -203,14 +176,10 @@ class RunSet(RunSetFolder):
         """The runs of arms, seeds and grid; nothing is trained.
 
         Args:
-            path: folder of the set; the runs are in its subfolder ``runs``.
             corpus: of arms whose recipe names none.
             prefix: of the arms' names in folder names.
             vocab_size: of a corpus that does not exist yet, for the plan.
             wanted: arms that are needed, with those that they are made from; all if not given.
-
-        Raises:
-            ConfigError: settings that no recipe has; an arm that is made from itself or from one that does not exist.
         """
         expansion = _Expansion(settings, path, corpus, prefix)
         return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
@@ -255,11 +224,6 @@ class RunSet(RunSetFolder):
             executor: starts a process for each run; without one they are trained one after another in this process.
             may_diverge: a run whose loss is not finite is no failure: the others are trained but for those that begin from
                 it, and later calls leave them.
-
-        Raises:
-            ConfigError, DataError, CheckpointError: the input is at fault.
-            TrainingError: some runs failed; on an executor all others have finished.
-            Interrupted: a signal asked to stop; the progress is saved.
         """
         if executor is not None:
             check_alone("a set of runs")
@@ -287,7 +251,7 @@ class RunSet(RunSetFolder):
                 f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
             )
             try:
-                train_planned(self, executor)
+                schedule(self, executor.executor(self), executor.retries)
             except TrainingError:
                 unfinished = [run for run in self.runs if not RunFolder(run.folder).finished]
                 if not may_diverge or not all(map(_ended, unfinished)):
@@ -400,7 +364,7 @@ class _Expansion:
         """Refuse arms that are trained alike and whose names differ in what not all file systems tell apart."""
         folders: dict[str, Run] = {}
         for run in self.made.values():
-            other = folders.setdefault(same_file(run.id), run)
+            other = folders.setdefault(unicodedata.normalize("NFKC", run.id).casefold(), run)
             if other.arm != run.arm and run.values is not None:
                 raise ConfigError(
                     f"the arms {other.arm!r} and {run.arm!r} have the same folder, {run.id}: they are trained alike, and their "

@@ -7,29 +7,18 @@ from collections.abc import Callable
 from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
 from contextwise.base.estimates import counted
 from contextwise.base.progress import interruption, progress_bar, say
-from contextwise.experiments.executors import Executor, ExecutorSettings
+from contextwise.experiments.executors import INPUT_AT_FAULT, Executor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 POLL_SECONDS = 0.2
 REFRESH_SECONDS = 2.0
 
 
-def train_planned(folder: RunSetFolder, settings: ExecutorSettings) -> None:
-    """Train every run of the plan that has not finished, on the executor of these settings."""
-    schedule(folder, settings.executor(folder), settings.retries)
-
-
 def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
     """Train all runs, the most expensive first; a run starts after the runs that it is made from.
 
-    A branch starts as soon as its trunk has the checkpoint where it begins to decay.
-
-    Args:
-        retries: how often a run that failed is tried again.
-
-    Raises:
-        Interrupted: asked to stop; the runs have saved what they have.
-        TrainingError: some runs failed. All others have finished, except those that are made from a failed one.
+    A branch starts as soon as its trunk has the checkpoint where it begins to decay. Where runs fail, all others finish first,
+    except those that are made from a failed one.
     """
     try:
         with progress_bar("runs", 100, "% of the FLOPs") as show:
@@ -92,7 +81,7 @@ def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callabl
                 say(f"{run.id}: finished" + ("" if loss is None else f", best-context loss {loss:.4f}"))
             elif not interruption.requested:
                 folder.note_failure(run.id, outcome.reason)
-                again = outcome.may_be_retried and attempts[run.id] <= retries
+                again = outcome.status != INPUT_AT_FAULT and attempts[run.id] <= retries
                 again = again and not folder.run_folder(run.id).diverged
                 say(f"{run.id}: failed: {outcome.reason}" + "; it is tried again" * again)
                 if again:

@@ -2,15 +2,13 @@
 
 import itertools
 import textwrap
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import RenderableType
 
 from contextwise.base.estimates import Estimate, count
-from contextwise.base.tables import Cell, Column, Row, Table
+from contextwise.base.tables import Cell, Column, Table
 from contextwise.comparison.decided import READINGS, Comparison
-from contextwise.comparison.discoveries import TriedChange
 from contextwise.comparison.sequential import FEWEST_SEEDS
 from contextwise.decisions import Decision
 from contextwise.reports import page
@@ -38,8 +36,7 @@ def comparison_table(result: "Decided") -> Table:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
         alike = look.fixed.has_interval and look.fixed.limits == look.random.limits
-        about_any: Cell = "the same" if alike else look.random
-        rows.append([name, each.decision, look.fixed, about_any, look.seeds, f"{look.deviation:.4f}"])
+        rows.append([name, each.decision, look.fixed, None if alike else look.random, look.seeds, look.deviation])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
@@ -47,9 +44,9 @@ def comparison_table(result: "Decided") -> Table:
     known = any(look.has_interval for row in rows for look in row[2:4] if isinstance(look, Estimate))
     title += f", with intervals that all hold together with {result.confidence:.0%} confidence." if known else "."
     about = [textwrap.fill(words.removeprefix("on "), 15) for words in READINGS.values()]
-    readings = [Column(words, "difference", interval="below") for words in about]
+    readings = [Column(words, "difference", interval="below", missing="the same") for words in about]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
-    columns += [Column("seeds", "integer"), Column("std. dev.\nof seeds")]
+    columns += [Column("seeds", "integer"), Column("std. dev.\nof seeds", "estimate", ".4f")]
     few = max(len(each.looks) for each in result.comparisons) < FEWEST_SEEDS
     return Table(title, columns, rows, [f"Note: {ANYTIME}"] if known else [f"Note: {NO_INTERVAL}"] * few)
 
@@ -139,26 +136,3 @@ def decision_page(decision: Decision, command: str = "") -> Page:
         Section("Made with", [page.commands([command])]),
     ]
     return Page(f"Decision {decision.decision}", sections, "", decision.sentences)
-
-
-def discoveries_table(changes: Sequence[TriedChange], rate: float) -> Table:
-    """A row for each comparison of many trials; those that are kept are bold."""
-    rows = []
-    for row in changes:
-        cells: list[Cell] = [
-            (row.trial, row.arm),
-            row.difference if row.seeds else None,
-            row.seeds,
-            row.decision,
-            row.evidence,
-        ]
-        rows.append(Row([*cells, "kept" if row.kept else ""], bold=row.kept))
-    kept = sum(row.kept for row in changes)
-    title = (
-        f"{kept} of {len(changes)} changes are kept; at most {rate:.0%} of those that are kept gain nothing, on average over "
-        "such sets of trials (e-BH)."
-    )
-    columns = [Column("trial, arm"), Column("difference", "difference", interval="below")]
-    columns += [Column("seeds", "integer"), Column("decision", align="left")]
-    columns += [Column("evidence", "estimate", ".3g"), Column("")]
-    return Table(title, columns, rows)

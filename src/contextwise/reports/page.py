@@ -1,25 +1,27 @@
 """A page: sections of text, tables and plots in one HTML file, which opens from disk without a network.
 
-Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, and the part of its script
-that draws them is in the file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text
-(a paragraph), a :class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
+Text, tables and commands are plain HTML and can be read without JavaScript; the plots are Plotly's, whose script (4.8 MB) is in
+the file. All text is escaped, and the page forbids itself to load anything. A part of a section is a text (a paragraph), a
+:class:`~contextwise.base.tables.Table`, a :class:`Plot`, or markup from one of the functions here.
 """
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
+from rich.console import Group
+from rich.padding import Padding
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
 from contextwise.base.machine import own_version
 from contextwise.base.tables import Table
-from contextwise.reports.plotly_script import plotly_script
 
 DOCTYPE = "<!doctype html>"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
@@ -36,22 +38,14 @@ class Markup(str):
 
 @dataclass(frozen=True)
 class Plot:
-    """A Plotly figure.
+    """A Plotly figure."""
 
-    Attributes:
-        id: of its element, by which the page's script finds the figure.
-        figure: traces and layout, without colours: ``meta.series`` of a trace is the number of its colour.
-        label: what it shows, for screen readers.
-        caption: text or markup below it; ``controls``: markup above it.
-        fallback: what to read without JavaScript.
-    """
-
-    id: str
-    figure: dict[str, Any]
-    label: str
-    caption: str = ""
-    fallback: str = NO_SCRIPT
-    controls: str = ""
+    id: str  # of its element, by which the page's script finds the figure
+    figure: dict[str, Any]  # traces and layout, without colours: ``meta.series`` of a trace is the number of its colour
+    label: str  # what it shows, for screen readers
+    caption: str = ""  # text or markup below it
+    fallback: str = NO_SCRIPT  # what to read without JavaScript
+    controls: str = ""  # markup above it
 
     def __html__(self) -> str:
         caption = f"<figcaption>{shown(self.caption)}</figcaption>" if self.caption else ""
@@ -78,29 +72,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        sections: those without parts are left out.
-        result: paragraphs of the result, in the box at the top.
-        source: the module that makes the page; its own script and style sheet lie beside it under the same name.
-        data: what the script reads besides the figures, by the id of its element.
-    """
+    """A page."""
 
     title: str
-    sections: Sequence[Section]
+    sections: Sequence[Section]  # those without parts are left out
     subtitle: str = ""
-    result: Sequence[str] = ()
-    source: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
+    result: Sequence[str] = ()  # paragraphs in the box at the top
+    source: str = ""  # the module that makes the page; its own script and style sheet lie beside it under the same name
+    data: Mapping[str, Any] = field(default_factory=dict)  # what the script reads besides the figures, by element id
 
     def write(self, path: Path) -> None:
-        """Write the page, complete or not at all, without the names of the folders above the current one.
-
-        Raises:
-            ConfigError: ``path`` is a folder.
-            DataError: the file cannot be written.
-        """
+        """Write the page, complete or not at all, without the names of the folders above the current one."""
         check_file(path)
         atomic_write(path, relative_to_here(self.render()), "the page")
 
@@ -132,7 +114,7 @@ class Page:
                 lines.append(f'<script type="application/json" id="{name}">{text}</script>')
             own = _beside(self.source, ".js") or '"use strict";\nFigures.start();\n'
             lines += ['<script>window.PlotlyConfig = {MathJaxConfig: "local"};</script>']
-            lines += [f"<script>{plotly_script()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
+            lines += [f"<script>{get_plotlyjs()}</script>", f"<script>\n{asset('figures.js')}{own}</script>"]
         return "\n".join([*filter(None, lines), "</body>\n</html>\n"])
 
 
@@ -171,6 +153,19 @@ def joined(parts: Iterable[Part]) -> Markup:
 def markup(template: str, **values: Any) -> Markup:
     """A template with ``{names}``, whose values are escaped unless they are markup."""
     return Markup(template.format(**{name: shown(value) for name, value in values.items()}))
+
+
+def printed(shown: Any) -> Iterator[str | Table]:
+    """The sentences and tables of what a measure prints on the terminal, as parts of a section."""
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            yield from printed(part)
+    elif isinstance(shown, Padding):
+        yield from printed(shown.renderable)
+    elif isinstance(shown, Table):
+        yield shown
+    elif text := str(getattr(shown, "plain", shown)).strip():
+        yield text
 
 
 def missing(text: str, attributes: str = "") -> Markup:

@@ -18,7 +18,6 @@ from contextwise.comparison.result import Comparison
 from contextwise.comparison.tables import difference_table, model_table, verdict
 from contextwise.evaluation.kernel import measures, results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
-from contextwise.evaluation.measures.loss import evaluation_table, lost_note
 from contextwise.reports import page
 from contextwise.reports.page import SYMBOLS, Markup, Page, Part, Plot, Section, plain, scatter
 
@@ -44,19 +43,9 @@ class Curve:
 
 
 def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, notes: list[str] | None = None) -> Page:
-    """The page of some runs.
-
-    Args:
-        runs: finished or not; what a run has not made yet is left out. Empty: those of the comparison.
-        comparison: of the runs, and of other models if there are any.
-        notes: sentences for the reader, besides the comparison's own.
-
-    Raises:
-        DataError: a file of a run is damaged.
-        ConfigError: a recipe is damaged.
-    """
+    """The page of some runs, finished or not, without what they have not made yet. No runs: those of the comparison."""
     if comparison is not None and not runs:
-        runs = [run for group in comparison.groups for run in map(_run_of, group.sources) if run is not None]
+        runs = [run for group in comparison.groups for run in group.runs]
     curves, series = _curves(runs, comparison)
     names, subtitle = list(series), ""
     caption = (
@@ -68,7 +57,11 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
     training = [Plot("training", figure, label, caption, controls=controls)] if figure is not None else []
     sections = [Section("Training", training)]
     if comparison is None:
-        sections.insert(0, Section("Held-out losses", _evaluation_tables(runs)))
+        evaluations = (
+            each for run in runs for each in results_of(run.evaluation) if each.measure in measures_of_loss()
+        )
+        tables = [part for each in evaluations for part in page.printed(measures()[each.measure].table(each.summary))]
+        sections.insert(0, Section("Held-out losses", tables))
     else:
         corpus = comparison.corpus
         differences: list[Part] = []
@@ -174,12 +167,6 @@ def _validated(curves: list[Curve]) -> str:
     return f" Validated while training: {'; '.join(known)}. {LOGGED}"
 
 
-def _run_of(source: str) -> RunFolder | None:
-    """The run that a comparison's source is, or whose evaluation it is."""
-    folders = Path(source), Path(source).resolve().parent.parent
-    return next((run for run in map(RunFolder, folders) if run.exists), None)
-
-
 def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[Curve], dict[str, int]]:
     """The runs with their labels, and the colour number of each model: a group of the comparison, else a recipe's name.
 
@@ -188,8 +175,7 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
     groups = comparison.groups if comparison else []
     names = {run.path.resolve(): str(run.recipe().get("name") or run.path.resolve().name) for run in runs}
     for group in groups:
-        for run in filter(None, map(_run_of, group.sources)):
-            names[run.path.resolve()] = group.name
+        names |= {run.path.resolve(): group.name for run in group.runs}
     every = dict.fromkeys([*(group.name for group in groups), *names.values()])
     series = {name: number for number, name in enumerate(every)}
     models = [names[run.path.resolve()] for run in runs]
@@ -198,23 +184,6 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
         label = f"{model} ({run.path.name})" if models.count(model) > 1 else model
         curves.append(Curve(run, label, number if len(every) == 1 and comparison is None else series[model]))
     return curves, series
-
-
-def _evaluation_tables(runs: list[RunFolder]) -> list[Part]:
-    """The evaluations of each run, for a page without a comparison."""
-    tables: list[Part] = []
-    for run in runs:
-        for summary in (r.summary for r in results_of(run.evaluation) if r.measure in measures_of_loss()):
-            settings, condition = summary["settings"], summary.get("condition")
-            scored = f"{measures()[summary['measure']].scored}{(condition and f', with {condition}') or ''}"
-            if "stride" in settings:
-                scored = f"windows of {settings['context']:,}, stride {settings['stride']:,}"
-            title = (
-                f"{run.path.name} on {summary['label']}: {summary['documents']:,} documents, "
-                f"{summary['tokens']:,} tokens, {scored}.{lost_note(summary)}"
-            )
-            tables.append(evaluation_table(summary, title=title, known_only=True))
-    return tables
 
 
 def _run(curve: Curve) -> Markup:
@@ -233,11 +202,9 @@ def _run(curve: Curve) -> Markup:
 
 
 def training_figure(curves: list[Curve]) -> dict[str, Any] | None:
-    """Training and validation loss against tokens, training time and FLOPs.
+    """Training and validation loss over tokens; None if no run has logged anything.
 
-    Returns:
-        ``{"data", "layout", "axes"}``: the figure over tokens, and each axis's ``label``, ``layout`` and x of
-        every trace; None if no run has logged anything.
+    ``axes`` has the ``label``, ``layout`` and x of every trace for tokens, training time and FLOPs.
     """
     drawn = [pair for curve in curves for pair in _traces(curve)]
     if not drawn:

@@ -35,13 +35,7 @@ STOPPED = {
 
 
 def run_with_page(trial: Trial, command: str = "") -> TrialResult:
-    """Run a trial to its end, or resume it; after each seed write the page and print what is known so far.
-
-    Args:
-        command: as for :func:`trial_page`.
-
-    Raises what :meth:`~contextwise.experiments.trial.Trial.run` raises.
-    """
+    """Run a trial to its end, or resume it; after each seed write the page and print what is known so far."""
 
     def on_look(result: TrialResult) -> None:
         trial_page(result, command=command).write(trial.path / PAGE)
@@ -121,8 +115,7 @@ def runs_table(
 ) -> Table:
     """How long the runs of each arm are: tokens, steps, epochs, tokens for each parameter, and FLOPs.
 
-    Args:
-        further: columns after these, whose ``cells`` are a list for each row.
+    ``further`` are columns after these, whose ``cells`` are a list for each row.
     """
     budgets = list(dict.fromkeys(each.budget for each in lengths))
     rows: list[list[Cell]] = []
@@ -187,18 +180,14 @@ def _expected(plan: TrialPlan) -> str:
             "after twenty."
         )
     deviation, seeds = plan.deviation
-    words = []
-    for times in (1, 2, 4, 0):
-        expected = plan.expected_seeds(times * plan.margin)
-        needed = f"{expected}" if expected is not None else f"more than {plan.affordable_seeds}"
-        words.append(f"{needed} if it is {times * plan.margin:g}")
-    least = ""
+    expected = (plan.expected_seeds_by_margins or {}).items()
+    words = [f"{needed or f'more than {plan.affordable_seeds}'} if it is {size}" for size, needed in expected]
+    least = documents = ""
     if plan.least_difference:
         least = (
             f" The smallest measured difference that {plan.affordable_seeds} seeds can decide is "
             f"{plan.least_difference:.4f} nats."
         )
-    documents = ""
     if plan.documents == "random":
         half = plan.documents_half_width
         size = f"± {half:.4f} nats" if math.isfinite(half) else "no interval: hold out more"
@@ -210,12 +199,7 @@ def _expected(plan: TrialPlan) -> str:
 
 
 def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page:
-    """The page of a trial.
-
-    Args:
-        recipe: the text of ``trial.yaml``; that in its folder if not given.
-        command: the command line that continues the trial and makes the page again.
-    """
+    """The page of a trial; by default with the ``trial.yaml`` in its folder, and the command that continues it."""
     recipe = recipe or Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
     command = command or trial_command(result.path)
     own_rates = "Each arm has the learning rate of its recipe."

@@ -1,12 +1,9 @@
 """Results in a notebook: the page of each kind of result, and the table, figure and data frame that are taken from it."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Group
-from rich.padding import Padding
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
@@ -25,6 +22,7 @@ from contextwise.reports.page import (
     level,
     markup,
     powers_of_two,
+    printed,
     scatter,
     shown,
     visible_points,
@@ -113,23 +111,10 @@ def page_of_measurement(result: Any, *figures: Section) -> Page:
     """The page of a measurement: its main figure in words, drawn, and what the verb prints."""
     from contextwise.evaluation.kernel import measures
 
-    sections = (*figures, Section("Result", list(_parts(measures()[result.measure].table(result.summary)))))
+    sections = (*figures, Section("Result", list(printed(measures()[result.measure].table(result.summary)))))
     model, label = Path(result.summary["model"]).name, result.summary.get("label") or ""
     subtitle = f"{result.summary['model']} · {label}".rstrip(" ·")
     return Page(f"{result.measure}: {model}", sections, subtitle, [f"{result.answer}."])
-
-
-def _parts(shown: Any) -> Iterator[str | Table]:
-    """The sentences and tables of what a measure prints on the terminal."""
-    if isinstance(shown, Group):
-        for part in shown.renderables:
-            yield from _parts(part)
-    elif isinstance(shown, Padding):
-        yield from _parts(shown.renderable)
-    elif isinstance(shown, Table):
-        yield shown
-    elif text := str(getattr(shown, "plain", shown)).strip():
-        yield text
 
 
 def _of_run(run: RunFolder) -> Table:
@@ -204,11 +189,7 @@ def _has_table(section: Section) -> bool:
 
 
 def figure_of(result: Any) -> "go.Figure":
-    """The main figure of the page of a result, in the colours that pages have on a light ground.
-
-    Raises:
-        ConfigError: the page has no figure.
-    """
+    """The main figure of the page of a result, in the colours that pages have on a light ground."""
     plots = _main_plots(page_of(result))
     if not plots:
         raise ConfigError(f"the {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
@@ -266,49 +247,10 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows_of_curves(comparison: Any) -> list[dict[str, Any]]:
-    """A row for each bin of each model: its loss, and its difference to the first model where both have the bin."""
-    rows = []
-    for compared, measured in zip(comparison.curves, comparison.measured, strict=True):
-        for each in measured.bins:
-            row = {"model": compared.shown, **{name: each[name] for name in ("visible_from", "visible_to")}}
-            loss = Estimate(each["loss"], each["low"], each["high"])
-            difference = (compared.bin_differences or {}).get((each["visible_from"], each["visible_to"]))
-            rows.append(row | _limits("loss", loss) | _limits("difference", difference))
-    return rows
-
-
-def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
-    """A row for each comparison: its difference at the look that decided, or at the newest."""
-    rows = []
-    for each in result.comparisons:
-        row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
-        row |= _limits("difference", each.difference)
-        look = each.looks[(each.decided_after or len(each.looks)) - 1]
-        row |= {"seeds": look.seeds, "decided_after": each.decided_after, "margin": each.margin}
-        on = {name: result.held_out[name] for name in ("documents", "tokens")}
-        rows.append(row | {"deviation": look.deviation, **on})
-    return rows
-
-
-def _rows_of_trial(result: Any) -> list[dict[str, Any]]:
-    """The rows of a decision with budgets, and with what was spent."""
-    lengths = {(length.arm, length.budget): length for length in result.lengths}
-    rows = []
-    for row, each in zip(_rows_of_decision(result), result.comparisons, strict=True):
-        length = lengths[each.arm, each.budget]
-        row |= {"budget": each.budget, "parameters": result.parameters[each.arm]}
-        rows.append(row | {"training_tokens": length.tokens, "steps": length.steps, "flops": length.flops})
-    return rows
-
-
 ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "RunFolder": lambda run: run.metrics(),
     "CurveResult": lambda result: result.bins,
     "Comparison": _rows_of_comparison,
-    "CurveComparison": _rows_of_curves,
-    "TrialResult": _rows_of_trial,
-    "Decision": _rows_of_decision,
 }
 """Name of a class -> the rows of its data frame."""
 PAGES = {

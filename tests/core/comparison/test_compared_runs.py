@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import yaml
 import contextwise
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.compared_runs import SeededRun, evaluate_all
+from contextwise.comparison.compared_runs import evaluate_all, open_compared
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import model_table
 from contextwise.data import Corpus
@@ -106,7 +107,9 @@ def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
     runs = [make_run("a"), make_run("b", seed=1)]
     for settings in ({}, {"limit": 5}):
         evaluate_all(runs, corpus, **settings)
-    with pytest.raises(ConfigError, match="several evaluations in common .*; choose one with `label`, or give their"):
+    with pytest.raises(
+        ConfigError, match="several evaluations in common .*limit 5.*; choose one with `label`, or give their"
+    ):
         compare(runs)
     few = [str(evaluate_model(run, corpus, limit=5).path) for run in runs]
     assert compare(few).documents == 5
@@ -114,10 +117,11 @@ def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
 
 
 def seeded(folder, **recipe):
-    """What a run folder with this recipe, and nothing else, is a seed of."""
+    """What a run folder with this recipe, and an evaluation, is a seed of."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    return SeededRun.of(str(folder), RunFolder.open(folder))
+    evaluation = SimpleNamespace(path=folder / "evaluation" / "e", summary={"model": str(folder)})
+    return open_compared([str(folder)], results=[evaluation])[0]
 
 
 @pytest.mark.parametrize("name", ["gpt2-s1", "gpt2-seed1", "gpt2 s 1", "gpt2_seed-1", "gpt2.s1"])

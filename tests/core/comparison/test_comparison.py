@@ -239,110 +239,114 @@ def test_one_document_allows_no_interval(tmp_path):
     assert comparison.differences[0].verdict.endswith("one document allows no interval")
 
 
-class TestRefusals:
-    """Each in one sentence that names the runs and the mend."""
+def test_bits_per_byte_across_tokenizers_match_documents_by_hash(tmp_path):
+    order = np.random.default_rng(3).permutation(DOCUMENTS)
+    plain = write_run(tmp_path / "plain", "plain", 1, 4.0)
+    nats, lengths = LENGTHS[order] * (HARDNESS[order] + 0.1), LENGTHS[order] // 2  # a tokenizer with longer tokens
+    given = {"order": order, "bytes": 4 * LENGTHS[order], "corpus": {"fingerprint": "bb", "tokenizer_hash": "t2"}}
+    write_result(tmp_path / "neox", "neox", nats, lengths, **given)
+    (difference,) = compare([plain, str(tmp_path / "neox")], unit="byte").differences
+    assert difference.difference.value == pytest.approx(0.1 / 4 / math.log(2), abs=0.001)
+    assert difference.difference.low > 0 and "bits per byte" in difference.verdict
 
-    def test_other_tokenizers_with_an_offer(self, tmp_path, runs):
-        other = {"fingerprint": "bb", "tokenizer_hash": "t2"}
-        run = write_run(tmp_path / "other", "neox", 1, 4.0, corpus=other)
-        with pytest.raises(DataError, match=r"different tokenizers.*`unit` byte"):
-            compare([runs[0], run])
 
-    def test_bits_per_byte_across_tokenizers_match_documents_by_hash(self, tmp_path, runs):
-        order = np.random.default_rng(3).permutation(DOCUMENTS)
-        plain = write_run(tmp_path / "plain", "plain", 1, 4.0)
-        nats = LENGTHS[order] * (HARDNESS[order] + 0.1)
-        lengths = LENGTHS[order] // 2  # a tokenizer with longer tokens
-        write_result(
-            tmp_path / "neox",
-            "neox",
-            nats,
-            lengths,
-            order=order,
-            bytes=4 * LENGTHS[order],
-            corpus={"fingerprint": "bb", "tokenizer_hash": "t2"},
-        )
-        (difference,) = compare([plain, str(tmp_path / "neox")], unit="byte").differences
-        assert difference.difference.value == pytest.approx(0.1 / 4 / math.log(2), abs=0.001)
-        assert difference.difference.low > 0 and "bits per byte" in difference.verdict
+def test_other_strides_are_noted(tmp_path, runs):
+    run = write_run(tmp_path / "other", "other", 1, 4.0, stride=64, context=128)
+    notes = compare([runs[0], run]).notes
+    assert any("context 64 and 128, stride 32 and 64" in note for note in notes)
 
-    def test_other_corpora(self, tmp_path, runs):
-        run = write_run(tmp_path / "other", "gpt2", 9, 4.0, corpus={"fingerprint": "cc", "path": "data/web"})
-        with pytest.raises(DataError, match=r"different documents \(data/books and data/web\)"):
-            compare([runs[0], run])
 
-    def test_other_numbers_of_documents(self, tmp_path):
-        write_result(tmp_path / "a", "a", np.ones(5), np.ones(5, int))
-        write_result(tmp_path / "b", "b", np.ones(4), np.ones(4, int))
-        with pytest.raises(DataError, match=r"on 5 and 4 documents; .*the same limit"):
-            compare([str(tmp_path / "a"), str(tmp_path / "b")])
+def test_several_evaluations_need_a_label(tmp_path):
+    made = []
+    for name in ("one", "two"):
+        made.append(write_run(tmp_path / name, name, 1, 4.0))
+        write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
+    with pytest.raises(ConfigError, match=r"corpus books-validation.*corpus web-validation.*; choose one with `label`"):
+        compare(made)
+    assert compare(made, label="web-validation").documents == 5
 
-    def test_other_targets(self, tmp_path):
-        write_result(tmp_path / "a", "a", np.ones(5), np.full(5, 3))
-        write_result(tmp_path / "b", "b", np.ones(5), np.full(5, 2))
-        with pytest.raises(DataError, match="were not scored on the same tokens"):
-            compare([str(tmp_path / "a"), str(tmp_path / "b")])
 
-    def test_bytes_that_nobody_knows(self, tmp_path):
-        for name in "ab":
-            write_result(tmp_path / name, name, np.ones(5), np.full(5, 3), bytes=[None] * 5)
-        with pytest.raises(DataError, match="does not know its documents' bytes"):
-            compare([str(tmp_path / "a"), str(tmp_path / "b")], unit="byte")
+def other(folder, name="neox", label="books-validation", **corpus):
+    """A run that was evaluated on another corpus."""
+    return write_run(folder / f"other-{name}", name, 1, 4.0, label=label, corpus=corpus)
 
-    def test_other_strides_are_noted(self, tmp_path, runs):
-        run = write_run(tmp_path / "other", "other", 1, 4.0, stride=64, context=128)
-        notes = compare([runs[0], run]).notes
-        assert any("context 64 and 128, stride 32 and 64" in note for note in notes)
 
-    def test_a_run_without_evaluation_names_the_command(self, tmp_path, runs):
-        bare = tmp_path / "bare"
-        bare.mkdir()
-        (bare / "recipe.yaml").write_text("name: bare\n")
-        with pytest.raises(DataError, match=f"run: contextwise evaluate {bare} --corpus"):
-            compare([runs[0], str(bare)])
-        with pytest.raises(CheckpointError, match="there is no run and no model at nowhere"):
-            compare([runs[0], "nowhere"])
+def bare(folder):
+    """A run without an evaluation."""
+    (folder / "bare").mkdir()
+    (folder / "bare" / "recipe.yaml").write_text("name: bare\n")
+    return str(folder / "bare")
 
-    def test_several_evaluations_need_a_label(self, tmp_path):
-        made = []
-        for name in ("one", "two"):
-            made.append(write_run(tmp_path / name, name, 1, 4.0))
-            write_result(Path(made[-1]) / "evaluation" / "web-validation", name, np.ones(5), np.ones(5, int))
-        with pytest.raises(ConfigError, match=r"books-validation .*web-validation .*; choose one with `label`"):
-            compare(made)
-        assert compare(made, label="web-validation").documents == 5
 
-    def test_no_common_evaluation(self, tmp_path):
-        first = write_run(tmp_path / "a", "a", 1, 4.0)
-        other = {"fingerprint": "bb"}
-        second = write_run(tmp_path / "b", "b", 1, 4.0, label="web-validation", corpus=other)
-        with pytest.raises(DataError, match="not evaluated on the same corpus with the same settings"):
-            compare([first, second])
+def damaged(run):
+    (Path(run) / "evaluation" / "books-validation" / "documents.parquet").write_bytes(b"PAR1 no")
+    return run
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"reference": "gpt3"}, "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin"),
-            ({"unit": "word"}, "unit is 'word', but must be one of token, byte"),
-        ],
-    )
-    def test_unknown_names(self, runs, options, message):
-        with pytest.raises(ConfigError, match=message):
-            compare(runs, **options)
 
-    def test_the_same_thing_twice(self, tmp_path, runs):
-        with pytest.raises(ConfigError, match="is given twice"):
-            compare([runs[0], runs[0]])
-        copy = write_run(tmp_path / "copy", "gpt2", 1, 4.0)
-        with pytest.raises(ConfigError, match="the same recipe with the same seed"):
-            compare([runs[0], copy])
-        with pytest.raises(ConfigError, match="two runs or more"):
-            compare(runs[:1])
+def two(folder, *sizes, **changes):
+    """Two evaluations of so many documents of so many tokens."""
+    for name, (documents, tokens) in zip("ab", sizes, strict=True):
+        write_result(folder / name, name, np.ones(documents), np.full(documents, tokens), **changes)
+    return [str(folder / name) for name in "ab"]
 
-    def test_a_damaged_table(self, runs):
-        (Path(runs[0]) / "evaluation" / "books-validation" / "documents.parquet").write_bytes(b"PAR1 no")
-        with pytest.raises(DataError, match=r"documents\.parquet has changed"):
-            compare(runs)
+
+REFUSALS = {
+    "other tokenizers with an offer": (
+        lambda f, runs: compare([runs[0], other(f, fingerprint="bb", tokenizer_hash="t2")]),
+        (DataError, r"different tokenizers.*`unit` byte"),
+    ),
+    "other corpora": (
+        lambda f, runs: compare([runs[0], other(f, fingerprint="cc", path="data/web")]),
+        (DataError, r"different documents \(data/books and data/web\)"),
+    ),
+    "other numbers of documents": (
+        lambda f, _: compare(two(f, (5, 1), (4, 1))),
+        (DataError, r"on 5 and 4 documents; .*the same limit"),
+    ),
+    "other targets": (lambda f, _: compare(two(f, (5, 3), (5, 2))), (DataError, "were not scored on the same tokens")),
+    "bytes that nobody knows": (
+        lambda f, _: compare(two(f, (5, 3), (5, 3), bytes=[None] * 5), unit="byte"),
+        (DataError, "does not know its documents' bytes"),
+    ),
+    "a run without evaluation names the command": (
+        lambda f, runs: compare([runs[0], bare(f)]),
+        (DataError, "run: contextwise evaluate .*bare --corpus"),
+    ),
+    "nothing": (
+        lambda _, runs: compare([runs[0], "nowhere"]),
+        (CheckpointError, "there is no run and no model at nowhere"),
+    ),
+    "no common evaluation": (
+        lambda f, runs: compare([runs[0], other(f, label="web-validation", fingerprint="bb")]),
+        (DataError, "not evaluated on the same corpus with the same settings"),
+    ),
+    "unknown reference": (
+        lambda _, runs: compare(runs, reference="gpt3"),
+        (ConfigError, "reference is 'gpt3', which is none of the groups: gpt2, contextlm, twin"),
+    ),
+    "unknown unit": (
+        lambda _, runs: compare(runs, unit="word"),
+        (ConfigError, "unit is 'word', but must be one of token, byte"),
+    ),
+    "the same folder twice": (lambda _, runs: compare([runs[0], runs[0]]), (ConfigError, "is given twice")),
+    "the same seed twice": (
+        lambda f, runs: compare([runs[0], other(f, "gpt2")]),
+        (ConfigError, "the same recipe with the same seed"),
+    ),
+    "one run": (lambda _, runs: compare(runs[:1]), (ConfigError, "two runs or more")),
+    "a damaged table": (
+        lambda _, runs: compare([damaged(runs[0]), runs[3]]),
+        (DataError, r"documents\.parquet has changed"),
+    ),
+}
+"""Each in one sentence that names the runs and the mend."""
+
+
+@pytest.mark.parametrize(("call", "refusal"), REFUSALS.values(), ids=REFUSALS)
+def test_refusals(call, refusal, tmp_path, runs):
+    error, message = refusal
+    with pytest.raises(error, match=message):
+        call(tmp_path, runs)
 
 
 def test_what_is_measured_is_compared_without_torch(runs):

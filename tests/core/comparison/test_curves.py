@@ -75,9 +75,8 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     page = named.page(tmp_path / "page.html").read_text()
     assert all(f'"name":"{name}"' in page for name in "xyz") and "The loss minus that of x, with 95%" in page
     frame = named.to_pandas()
-    last = frame[(frame["model"] == "z") & (frame["visible_from"] == 8)].iloc[0]
-    assert last["difference"] == pytest.approx(c.bin_differences[8, 8].value) and last["low"] < 0 < last["high"]
-    assert frame[frame["model"] == "x"]["difference"].isna().all()
+    last = frame[frame["visible tokens"] == "8"].iloc[0]
+    assert last["z"] == pytest.approx(c.bin_differences[8, 8].value) and last["z low"] < 0 < last["z high"]
     for given in ({"label": "here"}, {"corpus": tmp_path}, {"unit": "byte"}):
         with pytest.raises(ConfigError, match=f"{next(iter(given))} chooses among losses of documents"):
             contextwise.compare(compared.measured, **given)
@@ -166,10 +165,10 @@ def test_what_cannot_be_compared(tmp_path):
         compare_curves(open_curves([here, elsewhere]))
     with pytest.raises(CheckpointError, match="there is no run and no model at .*nothing"):
         open_curves([here, str(tmp_path / "nothing")])
-    for name in ("x", "y"):
-        written(tmp_path / "run" / "evaluation", name, 8, SHORT, DOCUMENTS)
+    for size in (8, 16):
+        written(tmp_path / "run" / "evaluation", f"to {size}", size, SHORT, DOCUMENTS)
     (tmp_path / "run" / "recipe.yaml").write_text("name: run\n")
-    with pytest.raises(ConfigError, match="run has several curves .x, y."):
+    with pytest.raises(ConfigError, match=r"run has several curves \(.*/to 16, context 16; .*/to 8, context 8\)"):
         open_curves([here, str(tmp_path / "run")])
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "recipe.yaml").write_text("name: without\n")
@@ -204,6 +203,6 @@ def test_curves_have_the_names_that_were_given(tmp_path):
     curves = {f"{law}/s0": written(tmp_path, law, 64, each, SIX) for law, each in (("short", SHORT), ("long", LONG))}
     comparison = contextwise.compare(curves)
     assert comparison.answer.startswith("short/s0 has the lowest best-context loss: long/s0 − short/s0 = ")
-    assert set(comparison.to_pandas()["model"]) == set(curves)
+    assert list(comparison.to_pandas())[1] == "long/s0"
     table = in_terminal(curves_table(comparison.curves))
     assert all(name in table for name in curves)

@@ -185,9 +185,10 @@ def test_a_difference_that_is_not_finite_is_refused():
         looks(np.array([[0.1], [math.nan]]), ONE_DOCUMENT)
 
 
-def test_simultaneous_intervals_share_the_error():
+def test_simultaneous_intervals_share_the_error_and_the_limit_of_a_spread_falls_with_the_seeds():
     assert simultaneous(0.95, 1) == pytest.approx(0.95)
     assert simultaneous(0.95, 5) == pytest.approx(0.99)
+    assert upper_deviation(1.0, 5) > upper_deviation(1.0, 50) > 1
 
 
 def test_the_promised_seeds_decide_a_difference_of_the_size_that_was_planned():
@@ -216,12 +217,9 @@ def test_the_seeds_promised_for_any_documents_allow_for_the_documents_that_were_
     assert seeds_to_decide(**observed) is None
 
 
-def test_much_evidence_of_many_seeds_is_a_number():
+def test_evidence_of_equal_differences_is_a_number_and_the_limit_of_small_spreads():
     for spread in (0.0, 1e-9):
         assert 1e300 < evidence(-1.0, spread, 300) < math.inf
-
-
-def test_little_evidence_of_equal_differences_is_the_limit_of_small_spreads():
     assert evidence(0.1, 0.0, 5) == pytest.approx(max(evidence(0.1, tiny, 5) for tiny in (1e-3, 1e-5, 1e-7)))
 
 
@@ -255,7 +253,3 @@ def test_few_of_the_kept_changes_gain_nothing():
         false.append((chosen & (truth == 0)).sum() / max(1, chosen.sum()))
         kept.append((chosen & (truth < 0)).sum())
     assert np.mean(false) <= 0.1 and np.mean(kept) >= 7
-
-
-def test_the_upper_limit_of_a_spread_falls_with_the_seeds():
-    assert upper_deviation(1.0, 5) > upper_deviation(1.0, 50) > 1

@@ -14,8 +14,7 @@ from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings
-from contextwise.experiments.trial.rates import ChosenRate, best_factor
-from contextwise.experiments.trial.search import Search
+from contextwise.experiments.trial.search import ChosenRate, Search, best_factor
 from contextwise.reports.trial import rate_table
 from small_trials import small_trial
 

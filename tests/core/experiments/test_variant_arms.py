@@ -24,6 +24,7 @@ from contextwise.models.variant import code
 from contextwise.models.variant.modeling import VariantForCausalLM
 from contextwise.training import Recipe, train
 from contextwise.training.model import starting_model
+from small_trials import RECIPE, small_trial
 
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "extend.md"
@@ -225,10 +226,8 @@ def flops(made: Recipe) -> float:
 
 
 def trial(corpus: Path, folder: Path, arms: Any, **changes: Any) -> Any:
-    shared = {"data": {"context": CONTEXT}, "model": {"layers": 1, "width": WIDTH, "heads": 2}}
-    shared["training"] = {"tokens_per_step": 64, "learning_rate": 3e-3, "optimizer": "muon", "log_every": 1}
-    given = {"arms": arms, "corpus": str(corpus), "recipe": shared, "tokens": 512, "rates": "fixed", "seeds": 2}
-    return load_trial(None, given | changes, output=folder)
+    shared = RECIPE | {"training": RECIPE["training"] | {"optimizer": "muon"}}
+    return small_trial(corpus, folder, **{"arms": arms, "recipe": shared, "tokens": 512, "seeds": 2} | changes)
 
 
 # ---- what a variant costs, and where it starts ----

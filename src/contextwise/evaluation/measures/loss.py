@@ -152,9 +152,7 @@ def lost_note(summary: dict[str, Any]) -> str:
     return ""
 
 
-def evaluation_table(
-    summary: dict[str, Any], measures: dict[str, str] = MEASURES, title: str = "", known_only: bool = False
-) -> Table:
+def evaluation_table(summary: dict[str, Any], measures: dict[str, str] = MEASURES) -> Table:
     """Build a table of the measures of an evaluation; a figure per byte or word says if it leaves out documents.
 
     ``measures`` maps keys of the summary to names of rows.
@@ -164,6 +162,5 @@ def evaluation_table(
         known = summary[key] is not None and summary[key]["value"] is not None
         if summary.get("lost_texts") and key in PER_TEXT:
             name += f" ({summary['documents'] - summary['lost_texts']:,} documents)"
-        if known or not known_only:
-            rows.append([name, Estimate.from_dict(summary[key]) if known else None])
-    return Table(title, ["", Column("value", "estimate", interval="own")], rows)
+        rows.append([name, Estimate.from_dict(summary[key]) if known else None])
+    return Table("", ["", Column("value", "estimate", interval="own")], rows)

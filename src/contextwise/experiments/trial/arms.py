@@ -11,12 +11,11 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import count, counted, duration, listed
+from contextwise.base.estimates import count, counted, listed
 from contextwise.base.files import expanded
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
-from contextwise.data.documents import ENOUGH_HELD_OUT
 from contextwise.evaluation.kernel.subject import positions
 from contextwise.experiments.causality import refuse_leak
 from contextwise.experiments.folder import PlannedRun
@@ -35,27 +34,20 @@ UNEQUAL = 0.02
 
 @dataclass(frozen=True)
 class Length:
-    """The runs of an arm at one budget.
-
-    Attributes:
-        budget: tokens of the reference's runs.
-        steps: optimizer steps of one run, of ``tokens_per_step`` tokens each.
-        epochs: how many times as many tokens one run reads as the training text has.
-        tokens_per_parameter: tokens of one run over the model's parameters.
-        seconds: of the training of one run, from timed steps; scoring: of the held-out documents, counted as two thirds of as
-            many training tokens (a forward pass over windows that overlap by half).
-    """
+    """The runs of an arm at one budget."""
 
     arm: str
-    budget: int
+    budget: int  # tokens of the reference's runs
     tokens: int
     steps: int
     tokens_per_step: int
-    epochs: float
+    epochs: float  # how many times as many tokens one run reads as the training text has
     tokens_per_parameter: float
     flops: float
-    seconds: float
-    scoring: float
+    seconds: float  # of the training of one run, from timed steps
+    scoring: (
+        float  # seconds of the held-out documents: forward passes over windows that overlap by half, 2/3 of training
+    )
 
 
 class Arms:
@@ -68,9 +60,6 @@ class Arms:
         inputs: of each arm, the content hashes of all that its runs start from.
         documents: the held-out documents that are scored.
         budgets: tokens of the reference's runs: those given, else the length of its recipe; in whole steps.
-
-    Raises:
-        ConfigError, DataError: arms that cannot be compared, or a corpus that allows no decision.
     """
 
     def __init__(self, settings: TrialSettings) -> None:
@@ -183,26 +172,10 @@ class Arms:
         times = max(each.epochs for each in lengths)
         if times > 1:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
-        notes += [*self.documents.notes, *self._scoring_note(lengths)]
+        notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
         notes += [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
         return notes + [f"{name}: {note}." for name, note in self._sections]
-
-    def _scoring_note(self, lengths: Sequence[Length]) -> list[str]:
-        """A proposal of fewer documents, if scoring them takes longer than the training."""
-        training, scoring = (sum(getattr(each, part) for each in lengths) for part in ("seconds", "scoring"))
-        if scoring <= training:
-            return []
-        tokens = np.cumsum(self.held_out.lengths[: self.documents.count])
-        # The search over rates takes some of them, near-copies others.
-        fewer = max(2 * ENOUGH_HELD_OUT, int(np.searchsorted(tokens, tokens[-1] * training / scoring / 2, "right")))
-        if fewer >= self.documents.count:
-            return []
-        return [
-            f"Scoring the {self.documents.count:,} held-out documents takes longer than the training: "
-            f"{duration(scoring)} and {duration(training)} a seed. With --set limit={fewer} it takes "
-            f"{duration(scoring * tokens[fewer - 1] / tokens[-1])}; fewer documents tell less about others."
-        ]
 
     @cached_property
     def _sections(self) -> list[tuple[str, str]]:
@@ -218,24 +191,14 @@ class Arms:
         return int(self.held_out.lengths[: self.documents.count].sum())
 
     def lengths(self, step_seconds: dict[str, float]) -> list[Length]:
-        """The length of every arm's runs at every budget, so that FLOPs, time or tokens are equal.
-
-        Args:
-            step_seconds: of a training step of each arm.
-        """
+        """The length of every arm's runs at every budget, so that FLOPs, time (by ``step_seconds``) or tokens are equal."""
         base, equal = self.settings.baseline, self.settings.equal
         seconds = {name: step_seconds[name] / recipe.tokens_per_step for name, recipe in self.recipes.items()}
         per_token = {"flops": self.flops_per_token, "time": seconds, "tokens": dict.fromkeys(self.recipes, 1.0)}[equal]
-        tokens_of = {
-            (name, budget): whole_steps(budget * per_token[base] / per_token[name], recipe)
-            for budget in self.budgets
-            for name, recipe in self.recipes.items()
-        }
-        result = []
+        result, scored = [], 2 / 3 * self.scored_tokens
         for budget in self.budgets:
             for name, recipe in self.recipes.items():
-                tokens = tokens_of[name, budget]
-                flops, scored = tokens * self.flops_per_token[name], 2 / 3 * self.scored_tokens
+                tokens = whole_steps(budget * per_token[base] / per_token[name], recipe)
                 result.append(
                     Length(
                         arm=name,
@@ -245,7 +208,7 @@ class Arms:
                         tokens_per_step=recipe.tokens_per_step,
                         epochs=tokens / self.documents.trained.tokens,
                         tokens_per_parameter=tokens / self.planned[name].parameters,
-                        flops=flops,
+                        flops=tokens * self.flops_per_token[name],
                         seconds=tokens * seconds[name],
                         scoring=scored * seconds[name],
                     )
@@ -277,11 +240,7 @@ class Arms:
                 raise ConfigError(Problem(why, "score.context", context, f"give at most {limit}"))
 
     def run_set(self, lengths: Sequence[Length], seed: int, factors: dict[str, float]) -> RunSet:
-        """The runs of one seed, in the order of ``lengths``.
-
-        Args:
-            factors: of each arm's learning rates.
-        """
+        """The runs of one seed, in the order of ``lengths``, with ``factors`` of each arm's learning rates."""
         named = {}
         for length in lengths:
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))

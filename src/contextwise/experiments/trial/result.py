@@ -18,25 +18,19 @@ from contextwise.comparison.sequential import least_difference, seeds_to_decide,
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.documents import HeldOutOfTrial
-from contextwise.experiments.trial.rates import ChosenRate, RateRow
+from contextwise.experiments.trial.search import ChosenRate, RateRow
 from contextwise.training.recipe import few_steps
 
 
 @dataclass(frozen=True)
 class AlongBudgets:
-    """How an arm's difference moves along the budgets; each interval holds after every seed with the trial's confidence.
-
-    Attributes:
-        trend: None before the seeds allow an interval.
-        speedups: budget -> how many times the arm's compute the reference needs for its loss; None without a bounded
-            interval.
-    """
+    """How an arm's difference moves along the budgets; each interval holds after every seed with the trial's confidence."""
 
     arm: str
     reference: str
     equal: str
-    trend: Trend | None
-    speedups: dict[int, Estimate | None]
+    trend: Trend | None  # before the seeds allow an interval
+    speedups: dict[int, Estimate | None]  # budget -> how many times the arm's compute the reference needs for its loss
 
     @property
     def sentences(self) -> list[str]:
@@ -60,20 +54,12 @@ class AlongBudgets:
 class TrialResult(Viewed):
     """Everything a trial has found so far.
 
-    Attributes:
-        trial: its name.
-        stopped: why no further seed is trained: ``decided``, ``diverged`` (all that are open), ``seeds`` or ``budget``; empty
-            while it runs.
-        losses: arm -> budget -> loss of each seed on the documents of the decision, nats per token; training_seconds: the
-            same of the measured training times.
-        rates, chosen_rates: the short runs of the search, and the rate of each arm's whole runs; empty if the rates are fixed.
-        seconds: wall time so far.
-        unchanged: settings that all arms share.
-        path: the trial's folder.
+    ``losses``: arm -> budget -> loss of each seed on the documents of the decision, nats per token; ``training_seconds``: the
+    same of the measured training times. ``rates`` are the short runs of the search, empty if the rates are fixed.
     """
 
-    trial: str
-    stopped: str
+    trial: str  # its name
+    stopped: str  # decided, diverged (all that are open), seeds or budget; empty while it runs
     reference: str
     equal: str
     margin: float
@@ -88,8 +74,8 @@ class TrialResult(Viewed):
     training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
     chosen_rates: list[ChosenRate]
-    seconds: float
-    unchanged: dict[str, Any] = field(default_factory=dict)
+    seconds: float  # wall time so far
+    unchanged: dict[str, Any] = field(default_factory=dict)  # settings that all arms share
     notes: list[str] = field(default_factory=list)
     path: Path = field(default=Path(), metadata=NOT_IN_JSON)
 
@@ -129,13 +115,8 @@ class TrialResult(Viewed):
 class TrialPlan:
     """What a trial will cost, and what it can decide.
 
-    Attributes:
-        search_runs: short runs of the search at its factors.
-        widening_runs: the most short runs that follow where a best rate is at an edge.
-        seed_seconds: wall time of one seed of all arms at all budgets, scoring included; search_seconds: of the search at its
-            factors.
-        deviation: of the paired differences by seed, with the number of seeds it is known from; None without earlier trials.
-        documents_half_width: of the differences over documents in those trials; it counts where any such documents decide.
+    ``deviation`` is that of the paired differences by seed, with the number of seeds it is known from, and
+    ``documents_half_width`` that of the differences over documents in the same trials.
     """
 
     lengths: list[Length]
@@ -144,8 +125,8 @@ class TrialPlan:
     margin: float
     confidence: float
     seeds: int
-    search_runs: int
-    seed_seconds: float
+    search_runs: int  # short runs of the search at its factors
+    seed_seconds: float  # wall time of one seed of all arms at all budgets, scoring included
     search_seconds: float
     search_flops: float
     budget: float | None
@@ -154,7 +135,7 @@ class TrialPlan:
     documents: Documents
     documents_half_width: float = 0.0
     notes: list[str] = field(default_factory=list)
-    widening_runs: int = 0
+    widening_runs: int = 0  # the most short runs that follow where a best rate is at an edge
 
     IN_JSON: ClassVar = (
         "affordable_seeds",
@@ -223,17 +204,17 @@ def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] |
     for file in sorted(path.parent.glob(f"*/{RESULT}")):
         with contextlib.suppress(ContextwiseError, KeyError):  # damaged, or without a budget of an arm
             result = read_sealed_json(file, "a trial's result")
-            if "lengths" not in result:
-                continue  # of a decision
-            losses, base, groups = result["losses"], result["reference"], []
+            losses, own = result["losses"], file.parent.resolve() == path.resolve()
+            if "lengths" not in result or not (own or losses.keys() == set(arms)):  # of a decision, or of other arms
+                continue
+            base = losses.pop(result["reference"])
+            groups = [
+                [a - b for a, b in zip(values, base[at], strict=False)]
+                for by_budget in losses.values()
+                for at, values in by_budget.items()
+            ]
             halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
-            for arm, by_budget in losses.items():
-                for at, values in by_budget.items():
-                    pairs = zip(values, losses[base][at], strict=False)
-                    groups += [[a - b for a, b in pairs]] if arm != base else []
-            own = file.parent.resolve() == path.resolve()
-            if own or losses.keys() == set(arms):
-                known.setdefault(own, []).append((file.parent.name, groups, halves))
+            known.setdefault(own, []).append((file.parent.name, groups, halves))
     for own in sorted(known, reverse=True):
         names, groups, halves = ([*each] for each in zip(*known[own], strict=True))
         spread = within_groups([differences for each in groups for differences in each])

@@ -5,33 +5,124 @@ They have seeds and documents that no decision uses.
 
 import contextlib
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from contextwise.base.errors import NotFiniteError, TrainingError
+from contextwise.base.estimates import listed
+from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.decided import RESULT
 from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, length_settings, total_nats, whole_steps
 from contextwise.experiments.trial.documents import SEARCH_SHARE
-from contextwise.experiments.trial.rates import ChosenRate, RateRow, best_factor
 from contextwise.experiments.trial.settings import RateSearch
-from contextwise.experiments.trial.wall_time import WallTime
 
 SEARCH_SEED = 1_000_000
 """First seed of the search; those of the decision are smaller."""
 LossOf = dict[tuple[str, float], float]
 """Arm and factor of its rates -> loss of its short runs."""
 
+Losses = Mapping[float, float]
+"""Factor of an arm's own rates -> loss of its short runs, nats per token; infinite where they diverged."""
+
+
+def best_factor(losses: Losses) -> float:
+    """The factor with the lowest loss; of several, the one nearest to 1, which is the recipe's own rate."""
+    return min(losses, key=lambda factor: (losses[factor], abs(math.log(factor))))
+
+
+@dataclass(frozen=True)
+class RateRow:
+    """An arm's short runs at one rate."""
+
+    arm: str
+    steps: int
+    factor: float  # of the arm's own rates
+    learning_rate: float
+    loss: float | None  # nats per token on the documents of the search, mean over its seeds; None where a run diverged
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The rate of an arm's whole runs."""
+
+    arm: str
+    factor: float  # of the arm's own rates, with the lowest loss of those that were tried
+    steps: int  # of a whole run
+    at_edge: bool  # no lower or no higher rate was tried, but others were
+    lead: (
+        float | None
+    )  # of its loss before that of its better neighbour, nats per token; None if all neighbours diverged
+
+    IN_JSON: ClassVar = ("sentence",)
+
+    @classmethod
+    def of(cls, arm: str, steps: int, losses: Losses) -> "ChosenRate":
+        """The best rate by the losses of the short runs; ``steps`` of a whole one."""
+        factors, best = sorted(losses), best_factor(losses)
+        place = factors.index(best)
+        beside = factors[max(0, place - 1) : place] + factors[place + 1 : place + 2]
+        leads = [losses[factor] - losses[best] for factor in beside if math.isfinite(losses[factor])]
+        return cls(arm, best, steps, 0 < len(beside) < 2, min(leads, default=None))
+
+    @property
+    def sentence(self) -> str:
+        """The rate of full-length runs."""
+        return f"Full-length runs ({self.steps:,} steps) use {self.factor:.3g} × the recipe's rate."
+
+
+def doubtful_rates(chosen: Sequence[ChosenRate], margin: float) -> list[str]:
+    """Notes: which arms' best rates are at an edge of the search, and which lead another rate by less than the margin."""
+    edges = [each.arm for each in chosen if each.at_edge]
+    ties = [f"{each.arm} ({each.lead:.4f})" for each in chosen if each.lead is not None and each.lead < margin]
+    notes = []
+    if edges:
+        notes.append(
+            f"The best learning rate of {listed(edges)} is at an edge of the search, so a better one may exist. Give other "
+            "factors (rates.factors)."
+        )
+    if ties:
+        notes.append(
+            "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
+            f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
+            "rates.share=1 (full-length runs) or rates.seeds=3 to find out."
+        )
+    return notes
+
+
+class WallTime:
+    """The wall time of a trial, in its folder's ``seconds.json``: that of earlier processes, once it is read, and that of this
+    one since ``started``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.before, self.started = folder / "seconds.json", 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the trial so far."""
+        return self.before + time.monotonic() - self.started
+
+    def read(self) -> None:
+        """Add the time of earlier processes."""
+        if self.file.exists():
+            self.before = read_sealed_json(self.file, "the time that the trial has taken")["seconds"]
+
+    def write(self) -> None:
+        """Keep the time for later processes."""
+        write_sealed_json(self.file, {"seconds": round(self.seconds, 3)}, "the time")
+
 
 class Search:
-    """The search over the rates of a trial's arms; it has no runs if the rates are fixed.
-
-    Attributes:
-        lengths: of the arms' whole runs at the smallest budget.
-    """
+    """The search over the rates of a trial's arms at the smallest budget; it has no runs if the rates are fixed."""
 
     def __init__(self, arms: Arms, lengths: list[Length], time: WallTime) -> None:
         self.arms, self.time, self.settings = arms, time, arms.settings.rates or RateSearch()
@@ -85,10 +176,7 @@ class Search:
     def run(self, reserve: float = 0.0) -> tuple[list[RateRow], list[ChosenRate]]:
         """Train and score the short runs; returns their losses by rate, and the rate of each arm's whole runs.
 
-        All arms get the same factors, more where one is at an edge.
-
-        Args:
-            reserve: wall time in seconds that a widening must leave of the budget.
+        All arms get the same factors, more where one is at an edge and ``reserve`` seconds of the budget are left.
         """
         losses = self._losses(reserve) if self.lengths else {}
         rows, chosen = list[RateRow](), list[ChosenRate]()

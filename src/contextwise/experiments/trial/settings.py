@@ -65,7 +65,7 @@ SAME_FOR_ALL = dict.fromkeys(
 ) | {"seed": "all arms have the seeds of the trial"}
 """Settings that no arm may have for itself, with the reason."""
 VARIANT = "model.variant="
-MAY_CHANGE = {"seeds", "budget", "keep_going", "executor", "output", "name"}
+MAY_CHANGE = {"seeds", "budget", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(s|m|min|h|d)\s*")
@@ -118,9 +118,6 @@ class TrialSettings(Settings):
     documents: Documents = Field(
         default="fixed", description="decide about these held-out documents (fixed) or any like them (random)"
     )
-    comparisons: int | None = Field(
-        default=None, ge=1, description="that share the error; more than arms - 1 leaves room for arms added later"
-    )
     seeds: int = Field(default=20, ge=2, description="the most seeds")
     first_seed: int = Field(
         default=0,
@@ -137,18 +134,22 @@ class TrialSettings(Settings):
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
     )
     limit: int | None = Field(default=None, ge=1, description="use the first N held-out documents only")
-    near_copies: Literal["leave_out", "keep"] = Field(
-        default="leave_out",
-        description="held-out documents that share half or more of their n-grams with the training text",
-    )
     score: dict[str, Any] = Field(
         default_factory=dict,
         description="how every arm is scored: `measure`, a measure of the loss on documents (evaluate if not given), and its "
         "settings",
     )
-    keep_going: bool = Field(default=False, description="train all seeds even where the decision is made")
     executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="the trial's folder; trials/<name> if not given")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, data: Any) -> Any:
+        """Leave out settings that are no more, at their former defaults: trials that were begun with them resume."""
+        former = {"comparisons": None, "near_copies": "leave_out", "keep_going": False}
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if name not in former or value != former[name]}
 
     @field_validator("arms", mode="before", json_schema_input_type=list[str] | dict[str, Arm])
     @classmethod
@@ -235,9 +236,6 @@ class TrialSettings(Settings):
             if any(setting.partition("=")[2].strip().startswith("@") for setting in arm.settings):
                 why = "is made from another run; train that first, and name its folder"
                 problems.append(Problem(why, f"arms.{name}"))
-        if self.comparisons is not None and self.comparisons < len(self.arms) - 1:
-            why = f"but the arms make {len(self.arms) - 1} comparisons"
-            problems.append(Problem(why, "comparisons", self.comparisons))
         if problems:
             raise ConfigError(*problems)
         return self
@@ -257,11 +255,6 @@ class TrialSettings(Settings):
         """The arms that are compared to the reference."""
         return [name for name in self.arms if name != self.baseline]
 
-    @property
-    def shared_by(self) -> int:
-        """The number of comparisons that share the error."""
-        return self.comparisons or len(self.arms) - 1
-
     def measure(self, limit: int | None = None) -> Any:
         """How the runs are scored, on the first documents."""
         from contextwise.comparison.compared_runs import measures_of_loss
@@ -279,7 +272,7 @@ class TrialSettings(Settings):
         values["recipe"] = comparable(values["recipe"])
         for recipe in (values["recipe"], *(arm["recipe"] for arm in values["arms"].values())):
             ((recipe or {}).get("data") or {}).pop("corpus", None)
-        return values | {"comparisons": self.shared_by, "reference": self.baseline}
+        return values | {"reference": self.baseline}
 
 
 def load_trial(
@@ -295,9 +288,6 @@ def load_trial(
         values: go before the file's.
         overrides: ``key=value`` settings that go before both: ``recipe.model.size=pico``.
         output: the trial's folder, in place of the file's.
-
-    Raises:
-        ConfigError: lists everything that is wrong.
     """
     data, folder = dict[str, Any](), Path()
     if trial is not None:

@@ -33,22 +33,16 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.rates import ChosenRate, RateRow, doubtful_rates
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult, known_spread
-from contextwise.experiments.trial.search import SEARCH_SEED, Search
+from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, WallTime, doubtful_rates
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
-from contextwise.experiments.trial.wall_time import WallTime
 
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 LOWER_RATE = "For another answer begin another trial (--out), with a lower rate or a lower training.clip for all arms."
 
 
 class Trial:
-    """A planned or existing trial. The constructor trains and writes nothing.
-
-    Raises:
-        ConfigError, DataError: the arms cannot be compared, or the folder holds another trial.
-    """
+    """A planned or existing trial. The constructor trains and writes nothing."""
 
     def __init__(self, settings: TrialSettings) -> None:
         if settings.first_seed + settings.seeds > SEARCH_SEED:
@@ -57,7 +51,7 @@ class Trial:
         self.folder = Question(self.path, "trial")
         self.arms = Arms(settings)
         # Of each interval, so that all hold together with the trial's.
-        self.confidence = simultaneous(settings.confidence, settings.shared_by * len(self.arms.budgets))
+        self.confidence = simultaneous(settings.confidence, len(settings.others) * len(self.arms.budgets))
         self._refuse_other()
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
@@ -78,20 +72,12 @@ class Trial:
             return
         kept, new = self._kept_question(), self._question()
         different = differing_keys(kept, new)
-        added = [name for name in new["arms"] if name not in kept["arms"]]
-        different -= {f"{part}.{name}" for part in ("arms", "inputs") for name in added}
         others = [self._in_words(key, kept) for key in sorted(different)]
-        if added and others == ["comparisons"]:
-            raise ConfigError(
-                f"{', '.join(added)} cannot be added to {path}: it was looked at, and its intervals share their error among "
-                f"{kept['comparisons']} comparisons; begin another trial, and reserve more (comparisons: N) if arms may follow"
-            )
         if others:
             free = next(each for number in itertools.count(2) if not (each := Path(f"{path}-{number}")).exists())
             raise ConfigError(
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
-                f"with --out, such as --out {shlex.quote(str(free))}: after a look only seeds, budget and arms for which "
-                "comparisons were reserved may be added"
+                f"with --out, such as --out {shlex.quote(str(free))}: after a look only seeds and budget may change"
             )
 
     def _in_words(self, key: str, kept: dict[str, Any]) -> str:
@@ -105,34 +91,15 @@ class Trial:
         return f"the content of {rest}" if part == "inputs" else key
 
     def _heed_last_look(self) -> None:
-        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says.
-
-        A trial that kept going after its decision keeps the seeds of its last look. More seeds of a decided trial get a note,
-        because they are trained only if it keeps going.
-        """
-        looked, result = 0, dict[str, Any]()
+        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
+        looked = 0
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            result = read_sealed_json(self.path / RESULT, "a trial's result")
-            looked = result["seeds"]
+            looked = read_sealed_json(self.path / RESULT, "a trial's result")["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
                 f"give --seeds {looked} or more"
             )
-        over = looked and {each["arm"] for each in result["lengths"]} == self.settings.arms.keys()
-        if (
-            not over
-            or any(each["decision"] == "undecided" for each in result["comparisons"])
-            or self.settings.keep_going
-        ):
-            return
-        if looked < self.settings.seeds:
-            say(
-                f"note: the trial in {self.path} is decided after {looked} seeds, so no further seed is trained; with "
-                f"--keep-going, seeds are trained up to --seeds {self.settings.seeds}"
-            )
-        if result["stopped"] != "decided":
-            self.settings = self.settings.model_copy(update={"keep_going": True, "seeds": looked})
 
     def _question(self) -> dict[str, Any]:
         """What a later call may not change: settings, and the content of all that the runs start from or are scored on."""
@@ -161,16 +128,8 @@ class Trial:
 
     def lengths(self) -> list[Length]:
         """The length of each arm's runs: those fixed at the start, else from steps that are timed now."""
-        if (self.path / RESULT).exists() or self._plan_fits():
-            step_seconds = self.folder.plan()["step_seconds"]
-            missing = [name for name in self.settings.arms if name not in step_seconds]
-            if not missing:
-                return self.arms.lengths(step_seconds)
-            if self.settings.equal == "time":
-                raise ConfigError(
-                    f"the arm {missing[0]!r} cannot be added to a trial at equal time: the machine may have changed since the "
-                    "others were timed; begin another trial"
-                )
+        if self._plan_fits():
+            return self.arms.lengths(self.folder.plan()["step_seconds"])
         from contextwise.experiments.cost import seconds_per_step
 
         if context := getattr(self.settings.measure(), "context", None):
@@ -228,13 +187,7 @@ class Trial:
     # ---- running ----
 
     def run(self, on_look: Callable[[TrialResult], None] = lambda result: None) -> TrialResult:
-        """Train seeds until all comparisons are decided; a trial that was stopped resumes.
-
-        Args:
-            on_look: called with the result after each look.
-
-        Raises what :meth:`RunSet.train_missing` raises.
-        """
+        """Train seeds until all comparisons are decided; a trial that was stopped resumes. ``on_look`` gets each result."""
         check_alone("a trial")
         with interruption.listening(), contextlib.ExitStack() as stack:
             self.time.started = time.monotonic()
@@ -280,8 +233,7 @@ class Trial:
             if not result.comparisons:
                 raise TrainingError(f"{'; '.join(self._diverged.values())}; no arm is left to compare. {LOWER_RATE}")
             undecided = {each.arm for each in result.comparisons if each.decision == "undecided"}
-            left = self.settings.others if settings.keep_going else undecided
-            if not set(left) - self._diverged.keys():
+            if not undecided - self._diverged.keys():
                 return self._report(replace(result, stopped="diverged" if undecided else "decided"), on_look)
             last = number + 1 == settings.seeds
             if not last and not self._finished(lengths, number + 1):  # else a trial that resumes has been here
@@ -296,7 +248,7 @@ class Trial:
 
     def _open_arms(self, lengths: list[Length], seeds: int) -> list[str]:
         """The arms that need another seed after so many: the reference, and those that are not decided at every budget."""
-        if self.settings.keep_going or seeds == 0:
+        if seeds == 0:
             return [name for name in self.settings.arms if name not in self._diverged]
         comparisons = self._comparisons(lengths, seeds)
         arms = {each.arm for each in comparisons if each.decision == "undecided"} - self._diverged.keys()
