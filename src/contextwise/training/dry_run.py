@@ -54,7 +54,7 @@ class DryRun:
     peak_bytes: int  # the most memory of the process, or of the GPU
     start_bytes: int  # memory before the model
     free_bytes: int  # available on the machine or the GPU
-    notes: dict[str, str] = field(default_factory=dict)  # of sections of data and of the objective, by name
+    notes: dict[str, str] = field(default_factory=dict)  # by subject
 
 
 @without_launch_settings()
@@ -116,7 +116,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
         peak_bytes=peak,
         start_bytes=start,
         free_bytes=free,
-        notes=inputs.notes | (stages if len(recipe.windows) > 1 else {}),
+        notes=stages if len(recipe.windows) > 1 else {},
     )
 
 

@@ -115,11 +115,6 @@ class TrainingInputs:
         return {name: value for each in self.additions.values() for name, value in each.facts.items()}
 
     @property
-    def notes(self) -> dict[str, str]:
-        """The sentences of the additions for plans, by name."""
-        return {name: each.note for name, each in self.additions.items() if each.note}
-
-    @property
     def lengths(self) -> tuple[int, int]:
         """Positions per example: of the decoder or encoder, and of an encoder-decoder's decoder."""
         if self.recipe.model.positions is not None:

@@ -372,8 +372,3 @@ class Addition:
     def facts(self) -> Mapping[str, Any]:
         """What ``summary.json`` says of it."""
         return {}
-
-    @property
-    def note(self) -> str:
-        """A sentence for plans; empty if there is nothing to say."""
-        return ""

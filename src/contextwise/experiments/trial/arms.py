@@ -174,16 +174,7 @@ class Arms:
             notes.append(f"The longest runs read the corpus {times:.1f} times.")
         notes += self.documents.notes
         contexts = dict.fromkeys(recipe.data.context for recipe in self.recipes.values())
-        notes += [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
-        return notes + [f"{name}: {note}." for name, note in self._sections]
-
-    @cached_property
-    def _sections(self) -> list[tuple[str, str]]:
-        """What the sections of an arm's ``data`` say of its inputs, with the arm's name."""
-        from contextwise.training.inputs import TrainingInputs
-
-        given = {name: recipe for name, recipe in self.recipes.items() if recipe.data.sections}
-        return [(name, note) for name, each in given.items() for note in TrainingInputs.open(each).notes.values()]
+        return notes + [note for context in contexts if (note := short_documents_note(self.documents.trained, context))]
 
     @property
     def scored_tokens(self) -> int:
