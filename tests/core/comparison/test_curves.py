@@ -9,19 +9,31 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.comparison.curves import compare_curves, curves_table, open_curves, ranking
 from contextwise.evaluation.kernel.result import write_result
 from contextwise.evaluation.measures.curve import Curve
-from contextwise.evaluation.measures.curve.passes import RunningSums
+from contextwise.evaluation.measures.curve.passes import Bins, CurveSums, Tail
 from contextwise.evaluation.measures.curve.readings import curve_measures
 from measured import result_header
 
 
+def sums_of(documents, nats_DT, windows):
+    """The sums of a curve over whole windows, as many in each document; ``nats_DT`` are summed over a document's windows."""
+    count, context = nats_DT.shape
+    bins, windows_D = Bins.logarithmic(context), np.full(count, windows)
+    return CurveSums(
+        visible=np.arange(1.0, context + 1),
+        loss=nats_DT.mean(axis=0) / windows,
+        targets=windows * count,
+        documents=documents,
+        bins=bins,
+        bin_nats=np.add.reduceat(nats_DT, bins.low - 1, axis=1),
+        bin_targets=windows_D[:, None] * (bins.high - bins.low + 1),
+        tail=Tail(context, context, nats_DT[:, -1], windows_D),
+    )
+
+
 def written(folder, name, context, law, documents, fingerprint="f", mode="running"):
     """A curve whose loss at t visible tokens is ``law(t)``, higher by ``bump`` in each document of ``documents``."""
-    rows = [index for index, _ in documents for _ in range(2)]
-    sums = RunningSums(np.array(rows), context, (context, context))
-    for _, bump in documents:
-        for _ in range(2):
-            sums.add(law(np.arange(1, context + 1)) + bump)
-    passes = sums.finish()
+    nats_DT = np.array([law(np.arange(1, context + 1)) + bump for _, bump in documents])
+    passes = sums_of(np.array([index for index, _ in documents]), 2 * nats_DT, windows=2)
     bins, measures = curve_measures(passes, 0.01)
     corpus = {"path": "corpus", "split": "validation", "fingerprint": fingerprint, "tokenizer_hash": "t"}
     counts = {"trained_context": None, "rope_factor": None, "documents": len(documents), "targets": 9}
@@ -129,14 +141,10 @@ def test_few_documents_rank_nothing(tmp_path, count):
 def test_the_interval_of_the_best_context_is_at_least_that_of_its_bin(tmp_path):
     """Half of the documents are lowest at 1 visible token, half at 8: resamples take the bin that suits them, and vary less."""
     rng = np.random.default_rng(0)
-    rows = [i for i in range(8) for _ in range(2)]
-    sums = RunningSums(np.array(rows), 8, (8, 8))
-    for index in rows:
-        losses = np.full(8, 4.0)
-        losses[0 if index % 2 else 7] = 2.0 + 0.1 * rng.normal()
-        sums.add(losses)
-    passes = sums.finish()
-    _, measures = curve_measures(passes, 0.01)
+    nats_DT = np.full((8, 8), 4.0 * 2)
+    for index in range(8):
+        nats_DT[index, 0 if index % 2 else 7] = sum(2.0 + 0.1 * rng.normal() for _ in range(2))
+    _, measures = curve_measures(sums_of(np.arange(8), nats_DT, windows=2), 0.01)
     best, last = measures["lowest_bin"], measures["best_context_loss"]
     assert best["method"] == "bootstrap" and best["low"] <= best["value"] < best["high"]
     assert best["low"] <= last["low"] and best["high"] == last["high"]  # the last tenth is the lowest bin

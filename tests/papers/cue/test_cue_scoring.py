@@ -275,7 +275,7 @@ def test_an_evaluation_by_sentence_is_said_to_be_one(tmp_path):
     evaluate_sentences(run.path, Corpus.open(corpus, split="test"))
     report_page([run]).write(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "tokens, single sentences." in page
+    assert "sentences of 12 documents, each on its own; " in page
     assert "windows of" not in page
 
 
