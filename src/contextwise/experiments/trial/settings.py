@@ -142,15 +142,6 @@ class TrialSettings(Settings):
     executor: AnyExecutor = ExecutorSettings()
     output: str = Field(default="", description="the trial's folder; trials/<name> if not given")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_former(cls, data: Any) -> Any:
-        """Leave out settings that are no more, at their former defaults: trials that were begun with them resume."""
-        former = {"comparisons": None, "near_copies": "leave_out", "keep_going": False}
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in data.items() if name not in former or value != former[name]}
-
     @field_validator("arms", mode="before", json_schema_input_type=list[str] | dict[str, Arm])
     @classmethod
     def _named_arms(cls, arms: Any) -> Any:
