@@ -81,18 +81,18 @@ def fit_power(losses: Mapping[int, float]) -> PowerFit:
     (floor, scaled), squares = linear(exponent)
     power = lengths**-exponent
     jacobian = np.stack([np.ones_like(lengths), power, -scaled * np.log(lengths) * power], 1)
-    freedom = len(y) - 3
-    covariance, change = np.linalg.pinv(jacobian.T @ jacobian) * squares / freedom, contexts[0] ** exponent
+    covariance, change = _covariance(jacobian, squares), contexts[0] ** exponent
     errors = np.sqrt(np.diag(covariance))
     # scale = scaled · shortest^γ: its error includes that of the exponent.
     gradient = np.array([0.0, change, scaled * change * np.log(contexts[0])])
     scale_error = float(np.sqrt(gradient @ covariance @ gradient))
+    freedom = len(y) - 3
     t = student_t(freedom)
     return PowerFit(
         plus_minus(floor, errors[0] * t, freedom=freedom),
         plus_minus(scaled * change, scale_error * t, freedom=freedom),
         plus_minus(exponent, errors[2] * t, freedom=freedom),
-        1 - squares / float(((y - y.mean()) ** 2).sum()),
+        _r_squared(y, squares),
         contexts,
     )
 
@@ -107,13 +107,21 @@ def fit_line(x: Mapping[int, float], y: Mapping[int, float]) -> LineFit:
         )
     if np.ptp(xs) <= 1e-12 * np.abs(xs).max():  # rounding at most
         raise ConfigError(f"no line can be fitted: x is {xs[0]:g} at every context")
-    from scipy.stats import linregress
-
-    line, freedom = linregress(xs, ys), len(xs) - 2
-    t = student_t(freedom)
-    slope = plus_minus(float(line.slope), line.stderr * t, freedom=freedom)
-    intercept = plus_minus(float(line.intercept), line.intercept_stderr * t, freedom=freedom)
-    return LineFit(slope, intercept, float(line.rvalue) ** 2, float(line.rvalue), contexts)
+    design = np.stack([xs - xs.mean(), np.ones_like(xs)], 1)
+    slope, middle = np.linalg.lstsq(design, ys, rcond=None)[0]
+    squares = float(((ys - design @ np.array([slope, middle])) ** 2).sum())
+    freedom = len(ys) - 2
+    errors, t = np.sqrt(np.diag(_covariance(design, squares))), student_t(freedom)
+    at_zero = float(np.hypot(errors[1], errors[0] * xs.mean()))
+    correlation = float(np.corrcoef(xs, ys)[0, 1]) if np.ptp(ys) > 0 else 0.0
+    intercept = plus_minus(float(middle - slope * xs.mean()), at_zero * t, freedom=freedom)
+    return LineFit(
+        plus_minus(float(slope), errors[0] * t, freedom=freedom),
+        intercept,
+        _r_squared(ys, squares),
+        correlation,
+        contexts,
+    )
 
 
 def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], np.ndarray]:
@@ -126,3 +134,13 @@ def correlations(series: Mapping[str, Mapping[int, float]]) -> tuple[list[str], 
     if not varying:
         return [], np.zeros((0, 0))
     return varying, np.atleast_2d(np.corrcoef(np.stack([rows[name] for name in varying])))
+
+
+def _covariance(jacobian: np.ndarray, squares: float) -> np.ndarray:
+    points, parameters = jacobian.shape
+    return np.linalg.pinv(jacobian.T @ jacobian) * squares / (points - parameters)
+
+
+def _r_squared(y: np.ndarray, squares: float) -> float:
+    total = float(((y - y.mean()) ** 2).sum())
+    return 1 - squares / total if total > 0 else 0.0

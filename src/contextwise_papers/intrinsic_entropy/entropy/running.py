@@ -28,7 +28,7 @@ ULPS = 2.0
 class RunningCovariance:
     """Covariance of features that come in batches, in 64-bit numbers whatever the model computes in.
 
-    The sums are of features less the mean of the first batch, so that no large mean is ever squared.
+    The sums are of features less the mean of the first batch, so that a mean that all batches share is not squared.
     """
 
     def __init__(self, sums: dict[str, torch.Tensor] | None = None) -> None:
