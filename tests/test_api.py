@@ -334,7 +334,7 @@ MEASURED = {
     "name", [pytest.param(name, marks=needs_longbench) if name == "tasks" else name for name in MEASURED]
 )
 def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name):
-    """A measure extends the positions of a copy, whose weights are the model's, and knows no earlier lengths."""
+    """Positions that a measure extends, modes and frozen weights are put back, also where the measure fails."""
     torch.manual_seed(0)
     shape = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": 640, "attention_dropout": 0.5}
@@ -351,10 +351,10 @@ def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name
     subject = Subject(model, tokenizer=byte_tokenizer().tokenizer)
     summary = measure(subject, settings, corpus, out=tmp_path / "result").summary
     assert state_of(model) == before and summary.get("trained_context", 640) == 640
-    copied = subject.copied().model
-    assert not any(module.training for module in copied.modules())
-    assert [id(weight) for weight in copied.parameters()] == [id(weight) for weight in model.parameters()]
-    extend_positions(copied, 704, "linear")
+    with pytest.raises(RuntimeError), subject.evaluating():
+        model.requires_grad_(True)
+        extend_positions(model, 704, "linear")
+        raise RuntimeError
     assert state_of(model) == before
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
@@ -55,11 +56,10 @@ def same_frequencies_up_to(model: PreTrainedModel) -> float:
     return min(lengths)
 
 
-def forget_lengths(model: PreTrainedModel) -> None:
-    """Let the frequencies of dynamic NTK depend on the current input alone."""
-    for _, module in rotary_modules(model):
-        if follows_length(module):
-            module.register_forward_pre_hook(_reset_length)
+def forget_lengths(model: PreTrainedModel) -> list[RemovableHandle]:
+    """Let the frequencies of dynamic NTK depend on the current input alone; returns the handles that undo this."""
+    modules = [module for _, module in rotary_modules(model) if follows_length(module)]
+    return [module.register_forward_pre_hook(_reset_length) for module in modules]
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ class HarnessTasks(Measure):
     """
 
     name = "tasks"
+    changes_model = True
     on_corpus = False
 
     tasks: list[str] = Field(

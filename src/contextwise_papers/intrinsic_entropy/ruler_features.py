@@ -7,7 +7,7 @@ from contextwise.base.progress import interruption, progress_bar
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.scoring.truncated import predict_last
-from contextwise.evaluation.scoring.windows import not_finite
+from contextwise.evaluation.scoring.windows import evaluating, not_finite
 from contextwise_evals.answering.prompts import Encoder, check_positions, check_vocabulary
 from contextwise_evals.ruler import Ruler
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
@@ -31,7 +31,7 @@ class RulerFeatures(Ruler):
         check_vocabulary(subject, prompts)
         check_positions(subject, [(f"a question of {task.name}", prompt, 0) for prompt in prompts], self.visible[-1])
         features: dict[str, torch.Tensor] = {}
-        with progress_bar("measure features", len(self.visible) * len(prompts)) as advance:
+        with progress_bar("measure features", len(self.visible) * len(prompts)) as advance, evaluating(subject.model):
             for visible in self.visible:
                 rows = []
                 for prompt in prompts:

@@ -50,9 +50,12 @@ class Measure(Settings):
         on_corpus: whether it is made on the documents of a corpus.
         model_types: kinds of models that it can measure: ``decoder``, ``encoder-decoder``.
         gives_contexts: whether it gives contexts to a model that takes them; others measure it without, with a note.
+        changes_model: whether it changes the model, such as its positions; a subject then loads it again for the next measure,
+            or puts a model that was given loaded back as it was.
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
         scored: what a measure of losses scores on its own, in words; losses per token of other things are not compared.
+        numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
 
@@ -61,6 +64,7 @@ class Measure(Settings):
     on_corpus: ClassVar[bool] = True
     model_types: ClassVar[tuple[str, ...]] = ("decoder",)
     gives_contexts: ClassVar[bool] = False
+    changes_model: ClassVar[bool] = False
     result: ClassVar[type[Result]] = Result
     compared: ClassVar[tuple[str, ...]] = ()
     scored: ClassVar[str] = "whole documents"
@@ -185,9 +189,14 @@ def measure(
             subject.check_corpus(corpus)
         if subject.spec.takes_contexts and not settings.gives_contexts:
             say(f"note: {subject.source} takes contexts; it is measured without any")
-        outcome = _run(settings, subject, corpus, work, identity)
-        header = {"measure": settings.name, "key": key, "question": question, "label": label}
-        about = header | _about(subject, corpus, common.get("metadata"))
+        try:
+            outcome = _run(settings, subject, corpus, work, identity)
+            _check_unchanged(settings, subject, corpus, work, identity)
+            header = {"measure": settings.name, "key": key, "question": question, "label": label}
+            about = header | _about(subject, corpus, common.get("metadata"))
+        finally:
+            if settings.changes_model:
+                subject.forget_model()
         about |= {"settings": settings.model_dump(mode="json"), **outcome.summary}
         summary = about | {"seconds": round(time.monotonic() - started, 3)}
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
@@ -196,16 +205,22 @@ def measure(
 
 
 def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]) -> Outcome:
-    """Measure. The work is discarded if model, corpus or a file of the settings are no longer those of the result's key."""
-    stopped: Interrupted | None = None
     try:
-        with interruption.listening():
-            outcome = settings.run(subject.copied(), corpus, work)
+        with interruption.listening(), subject.evaluating():
+            return settings.run(subject, corpus, work)
     except CheckpointError:
         work.discard()  # nothing is resumed from a damaged model
         raise
     except Interrupted as error:
-        stopped = error
+        _check_unchanged(settings, subject, corpus, work, identity)  # before it is resumed
+        end = "run the same command again" + ("" if work.empty else " to resume") + "; what is finished is kept"
+        raise Interrupted(f"{subject.source}: {str(error).split(';')[0]}; {end}") from None
+
+
+def _check_unchanged(
+    settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]
+) -> None:
+    """Discard the work, and raise an error, if model, corpus or a file of the settings are not those of the result's key."""
     try:
         subject.check_unchanged()
         if corpus is not None:
@@ -215,10 +230,6 @@ def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Wor
     except (CheckpointError, DataError):
         work.discard()
         raise
-    if stopped is not None:
-        end = "run the same command again" + ("" if work.empty else " to resume") + "; what is finished is kept"
-        raise Interrupted(f"{subject.source}: {str(stopped).split(';')[0]}; {end}") from None
-    return outcome
 
 
 def _about(subject: Subject, corpus: "Corpus | None", metadata: str | None) -> dict[str, Any]:

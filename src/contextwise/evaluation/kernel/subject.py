@@ -1,5 +1,6 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
+import contextlib
 import copy
 import glob
 import hashlib
@@ -7,7 +8,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class Subject:
             self.source, self.model = name or type(source).__name__, source
             self._refuse_other_form()
         self._given_tokenizer = tokenizer
+        self._measured: dict[str, tuple[int, ...]] = {}
         run = RunFolder(self.source)
         self.run = run if not self.loaded and run.recipe_file.is_file() else None
 
@@ -98,29 +100,39 @@ class Subject:
                     f"{name} is {asked!r}, but the model is given loaded, with {held}; convert it, or leave {name} out"
                 )
 
-    def copied(self) -> "Subject":
-        """A subject whose model is in evaluation mode and may be changed: modules, configurations and hooks are copies.
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put a model that was given loaded in evaluation mode inside the ``with`` block, and then back as it was.
 
-        Its tensors are those of the model: no measure changes their values.
+        A measure may extend its positions or freeze its weights: its modules, their attributes and configurations, and which
+        weights are trained are restored. The values of its weights are not: no measure changes them.
         """
-        import torch
+        modules = list(self.model.modules()) if self.loaded else []
+        owners = [*modules, *(module.config for module in modules if hasattr(module, "config"))]
+        inner = [held for owner in owners for held in vars(owner).values() if isinstance(held, dict)]
+        states = [(held, dict(held)) for held in (*(owner.__dict__ for owner in owners), *inner)]
+        trained = [(weight, weight.requires_grad) for module in modules for weight in module.parameters(recurse=False)]
+        try:
+            for module in modules:
+                module.training = False
+            if self.loaded:
+                from contextwise.models.rope import forget_lengths
 
-        from contextwise.models.rope import forget_lengths
-
-        shared: list[Any] = [*self.model.parameters(), *self.model.buffers()]
-        for part in self.model.modules():  # accelerate's hooks hold the weights that are not on the device
-            shared += [x for name, x in vars(part).items() if isinstance(x, torch.Tensor) or name == "_hf_hook"]
-        twin = copy.copy(self)
-        twin.model = copy.deepcopy(self.model, {id(each): each for each in shared}).eval()
-        forget_lengths(twin.model)
-        return twin
+                forget_lengths(self.model)
+            yield
+        finally:
+            for held, state in states:
+                held.clear()
+                held.update(state)
+            for weight, requires_grad in trained:
+                weight.requires_grad = requires_grad
 
     @property
     def name(self) -> str:
         """The last part of the model's path or name; with its revision, if one was given."""
         name, revision = hub_revision(self.source)
         last = name if self.loaded else Path(name).name
-        return f"{last.lstrip('.') or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
+        return f"{last or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
 
     @property
     def home(self) -> Path:
@@ -161,6 +173,11 @@ class Subject:
     def origin(self) -> str:
         """Path or Hub name of the model's files; that which a loaded model was loaded from, empty if it was built."""
         return str(getattr(self.model, "name_or_path", None) or "") if self.loaded else self.source
+
+    def forget_model(self) -> None:
+        """Load the weights again at their next use; a model that was given loaded stays."""
+        if not self.loaded:
+            self.__dict__.pop("model", None)
 
     @cached_property
     def tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -203,7 +220,7 @@ class Subject:
 
     def check_unchanged(self) -> None:
         """Raise a CheckpointError if a file of the model was replaced since :attr:`digest` was computed."""
-        if not self.loaded and self._file_states() != self._measured:
+        if not self.loaded and self.digest and self._file_states() != self._measured:
             raise CheckpointError(f"the model {self.source} was replaced while it was measured; measure it again")
 
     def _file_states(self) -> dict[str, tuple[int, ...]]:
@@ -389,13 +406,14 @@ def _digest_of_loaded(subject: Subject) -> str:
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    backend = getattr(subject._given_tokenizer, "backend_tokenizer", None)
-    digest.update((repr(subject._given_tokenizer) if backend is None else backend.to_str()).encode())
+    tokenizer = subject._given_tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
     for name, module in model.named_modules():
         # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
-        numbers = [(key, value) for key, value in vars(module).items() if type(value) in (int, float)]
-        set_here = sorted(each for each in numbers if not each[0].startswith("_") and "cached" not in each[0])
-        digest.update(f"{name} {set_here}".encode())
+        numbers = ((key, value) for key, value in vars(module).items() if type(value) in (int, float))
+        set_here = {key: value for key, value in numbers if not key.startswith("_") and "cached" not in key}
+        digest.update(f"{name} {sorted(set_here.items())}".encode())
     if any(map(_has_code_of_caller, model.modules())):
         digest.update(uuid.uuid4().bytes)  # what the code does is unknown: no result of this model is found again
     return digest.hexdigest()

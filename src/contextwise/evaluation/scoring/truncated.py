@@ -22,8 +22,7 @@ from transformers import PreTrainedModel
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
-from contextwise.evaluation.scoring.windows import Documents, check_ids, not_finite, vocabulary_size
-from contextwise.models.losses import evaluation_mode
+from contextwise.evaluation.scoring.windows import Documents, check_ids, evaluating, not_finite, vocabulary_size
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import in_form, prompt_form
 
@@ -121,11 +120,11 @@ def truncated_passes(
         what = "a context" if start is None else "a start token and a context"
         raise ConfigError(
             f"{what} of {longest:,} tokens do{'es' * (start is None)} not fit the model, which has {limit:,} positions; give "
-            f"contexts of at most {limit - len(before):,}"
+            f"contexts of at most {limit - len(before):,}{', or --no-bos' * len(before)}"
         )
     rows_of_logits = max(1, (2**24 if model.device.type == "cpu" else 2**27) // vocabulary_size(model))
     device = next(model.parameters()).device
-    with evaluation_mode(model):
+    with evaluating(model):
         for context in contexts:
             band = targets.band(context)
             rows = max(1, min(batch_tokens // context, rows_of_logits // band))

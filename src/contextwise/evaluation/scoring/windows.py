@@ -14,10 +14,11 @@
 Legend of shapes: B windows in a batch, T positions of the longest of them, N targets in the corpus.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -31,8 +32,11 @@ from contextwise.evaluation.scoring.scores import Scores
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
-from contextwise.models.rope import same_frequencies_up_to
+from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
+
+if TYPE_CHECKING:
+    pass
 
 
 class Documents(Protocol):
@@ -136,6 +140,18 @@ def batches(lengths: np.ndarray, batch_tokens: int, mixed_up_to: float = math.in
         first += len(batch)
 
 
+@contextlib.contextmanager
+def evaluating(model: PreTrainedModel) -> Iterator[None]:
+    """Set a model's evaluation mode, in which an input's frequencies depend on it alone, and restore its mode on exit."""
+    handles = forget_lengths(model)
+    try:
+        with evaluation_mode(model):
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def score_documents(
     model: PreTrainedModel,
     corpus: Documents,
@@ -176,7 +192,7 @@ def score_documents(
     plan = plan.chosen(np.arange(state["done"][0], total))
     if on_progress is not None:
         on_progress(int((before.length - before.skip).sum()))
-    with evaluation_mode(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for rows in batches(plan.length, batch_tokens, same_frequencies_up_to(model)):
             if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")

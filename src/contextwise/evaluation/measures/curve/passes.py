@@ -17,8 +17,7 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
-from contextwise.evaluation.scoring.windows import Documents, Plan, batches, plan_windows, window_losses
-from contextwise.models.losses import evaluation_mode
+from contextwise.evaluation.scoring.windows import Documents, Plan, batches, evaluating, plan_windows, window_losses
 
 PART = "sums"
 
@@ -110,7 +109,7 @@ def running_pass(
         say(f"resuming a stopped measurement: {int(state['done']):,} of {total:,} windows are done")
     rest = plan.chosen(np.arange(int(state["done"]), total))
     progress = progress_bar("curve", total * context, "tokens")
-    with evaluation_mode(model), torch.inference_mode(), progress as advance:
+    with evaluating(model), torch.inference_mode(), progress as advance:
         advance(int(state["done"]) * context)
         for rows in batches(rest.length, batch_tokens):
             for nats_T in window_losses(model, corpus, rest, rows).astype(np.float64):
