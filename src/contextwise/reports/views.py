@@ -247,10 +247,49 @@ def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def _rows_of_curves(comparison: Any) -> list[dict[str, Any]]:
+    """A row for each bin of each model: its loss, and its difference to the first model where both have the bin."""
+    rows = []
+    for compared, measured in zip(comparison.curves, comparison.measured, strict=True):
+        for each in measured.bins:
+            row = {"model": compared.shown, **{name: each[name] for name in ("visible_from", "visible_to")}}
+            loss = Estimate(each["loss"], each["low"], each["high"])
+            difference = (compared.bin_differences or {}).get((each["visible_from"], each["visible_to"]))
+            rows.append(row | _limits("loss", loss) | _limits("difference", difference))
+    return rows
+
+
+def _rows_of_decision(result: Any) -> list[dict[str, Any]]:
+    """A row for each comparison: its difference at the look that decided, or at the newest."""
+    rows = []
+    for each in result.comparisons:
+        row = {"arm": each.arm, "reference": each.reference, "decision": each.decision}
+        row |= _limits("difference", each.difference)
+        look = each.looks[(each.decided_after or len(each.looks)) - 1]
+        row |= {"seeds": look.seeds, "decided_after": each.decided_after, "margin": each.margin}
+        on = {name: result.held_out[name] for name in ("documents", "tokens")}
+        rows.append(row | {"deviation": look.deviation, **on})
+    return rows
+
+
+def _rows_of_trial(result: Any) -> list[dict[str, Any]]:
+    """The rows of a decision with budgets, and with what was spent."""
+    lengths = {(length.arm, length.budget): length for length in result.lengths}
+    rows = []
+    for row, each in zip(_rows_of_decision(result), result.comparisons, strict=True):
+        length = lengths[each.arm, each.budget]
+        row |= {"budget": each.budget, "parameters": result.parameters[each.arm]}
+        rows.append(row | {"training_tokens": length.tokens, "steps": length.steps, "flops": length.flops})
+    return rows
+
+
 ROWS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
     "RunFolder": lambda run: run.metrics(),
     "CurveResult": lambda result: result.bins,
     "Comparison": _rows_of_comparison,
+    "CurveComparison": _rows_of_curves,
+    "TrialResult": _rows_of_trial,
+    "Decision": _rows_of_decision,
 }
 """Name of a class -> the rows of its data frame."""
 PAGES = {

@@ -87,8 +87,9 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     page = named.page(tmp_path / "page.html").read_text()
     assert all(f'"name":"{name}"' in page for name in "xyz") and "The loss minus that of x, with 95%" in page
     frame = named.to_pandas()
-    last = frame[frame["visible tokens"] == "8"].iloc[0]
-    assert last["z"] == pytest.approx(c.bin_differences[8, 8].value) and last["z low"] < 0 < last["z high"]
+    last = frame[(frame["model"] == "z") & (frame["visible_from"] == 8)].iloc[0]
+    assert last["difference"] == pytest.approx(c.bin_differences[8, 8].value) and last["low"] < 0 < last["high"]
+    assert frame[frame["model"] == "x"]["difference"].isna().all()
     for given in ({"label": "here"}, {"corpus": tmp_path}, {"unit": "byte"}):
         with pytest.raises(ConfigError, match=f"{next(iter(given))} chooses among losses of documents"):
             contextwise.compare(compared.measured, **given)
@@ -211,6 +212,6 @@ def test_curves_have_the_names_that_were_given(tmp_path):
     curves = {f"{law}/s0": written(tmp_path, law, 64, each, SIX) for law, each in (("short", SHORT), ("long", LONG))}
     comparison = contextwise.compare(curves)
     assert comparison.answer.startswith("short/s0 has the lowest best-context loss: long/s0 − short/s0 = ")
-    assert list(comparison.to_pandas())[1] == "long/s0"
+    assert set(comparison.to_pandas()["model"]) == set(curves)
     table = in_terminal(curves_table(comparison.curves))
     assert all(name in table for name in curves)

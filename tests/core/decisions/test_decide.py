@@ -107,9 +107,7 @@ def test_the_answer_is_that_of_the_trial_s_statistics():
     result = contextwise.decide(frame, "base", margin=0.02, confidence=0.9)
     assert len(repr(result)) <= 160 and " − base = " in repr(result)
     assert result.sentences[0].split()[0] in str(result)
-    assert list(result.to_pandas()["these held-out documents"]) == [
-        each.difference.value for each in result.comparisons
-    ]
+    assert list(result.to_pandas()["difference"]) == [each.difference.value for each in result.comparisons]
     wide = frame.pivot_table(index=["arm", "seed"], columns="document", values="nats")
     sizes = frame[(frame.arm == "base") & (frame.seed == 0)].set_index("document")["tokens"][wide.columns]
     for comparison in result.comparisons:
@@ -432,8 +430,7 @@ def test_a_later_seed_of_a_smaller_number_comes_behind_the_looks_before(tmp_path
     assert f"{second.comparisons[0].last.fixed:+.4f}" in second.notes[-1]
     row = second.to_pandas().iloc[0]
     decided = second.comparisons[0].looks[after - 1]
-    shown = (row["seeds"], row["std. dev. of seeds"], row["these held-out documents"])
-    assert shown == (after, decided.deviation, decided.fixed.value)
+    assert (row["seeds"], row["deviation"], row["difference"]) == (after, decided.deviation, decided.fixed.value)
     assert repr(second).endswith(f"better after {after} seeds")
     assert list(json.loads((out / "looked.json").read_text())["runs"]["a"]) == ["2", "3", "4", "5", "6", "0", "1"]
 

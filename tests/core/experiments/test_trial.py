@@ -810,7 +810,8 @@ def test_a_notebook_shows_a_trial(finished, tmp_path):
     assert all(f"{each.arm} " in str(result) for each in result.comparisons) and "\n" in str(result)
     frame = result.to_pandas()
     assert len(frame) == 2 and result.plot().data
-    assert list(frame["these held-out documents"]) == [each.difference.value for each in result.comparisons]
+    assert list(frame["difference"]) == [each.difference.value for each in result.comparisons]
+    assert list(frame["tokens"]) == [result.held_out["tokens"]] * 2 and frame["decided_after"].dtype != object
     assert len(repr(result)) <= 160 and "alike − gpt2 = " in repr(result)
     assert "</html>" in result.page(tmp_path / "page.html").read_text()
 

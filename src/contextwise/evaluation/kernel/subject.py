@@ -1,7 +1,6 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
 import contextlib
-import copy
 import glob
 import hashlib
 import json
