@@ -18,10 +18,10 @@ from contextwise.base.pretrained import without_bars
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
+from contextwise.models.matrices import ties_of
 from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model, spec_of
 from contextwise.models.tokenizers import Frame
-from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import COST
 from contextwise.training.recipe import Recipe
@@ -34,7 +34,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     The run folder is locked.
     """
     model = build_model(inputs.config)
-    for name, twin in ties(model).items():  # stored once
+    for name, twin in ties_of(model).items():  # stored once
         weights.setdefault(name, weights[twin])
     model.load_state_dict(weights)
     model.tie_weights()
