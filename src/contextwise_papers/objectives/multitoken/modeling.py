@@ -30,7 +30,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
-from contextwise.models.families import CACHE, initialize_module
+from contextwise.models.families import CACHE
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropies, linear_cross_entropy
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
 from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
@@ -179,11 +179,6 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             module.load_state_dict(copied.state_dict())
         model.generation_config = deepcopy(source.generation_config)
         return model
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the heads as the backbone initializes its blocks and matrices."""
-        initialize_module(self.backbone, module)
 
     def get_output_embeddings(self) -> nn.Module:
         return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head
