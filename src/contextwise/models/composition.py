@@ -285,7 +285,7 @@ class ComposedForCausalLM(CausalLanguageModel):
         """Initialize a part as the backbone initializes its own."""
         initialize_module(self.backbone, module)
 
-    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
         """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
         return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
