@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.families import CACHE, FAMILIES, Rotary, family_of, new_stock_model
+from contextwise.models.families import CACHE, FAMILIES, Rotary, family_of, initialize_module, new_stock_model
 from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
 from contextwise.models.masks import (
     causal_mask,
@@ -279,6 +279,15 @@ class ComposedForCausalLM(CausalLanguageModel):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if self.config.tie_word_embeddings:
             self._tied_weights_keys = {"lm_head.weight": f"backbone.{self.family.embedding_name}.weight"}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialize a part as the backbone initializes its own."""
+        initialize_module(self.backbone, module)
+
+    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
+        """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
+        return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.backbone.get_input_embeddings()

@@ -1,7 +1,6 @@
 """Load language models from run folders, model folders or the Hub."""
 
 import contextlib
-import importlib
 import json
 import math
 from collections.abc import Collection
@@ -59,7 +58,6 @@ def load_config(path_or_name: str | Path) -> PreTrainedConfig:
     """Load the configuration of a model, without its weights; CheckpointError if that fails."""
     folder = model_folder(path_or_name)
     refuse_unreachable(folder)
-    _register_models()
     _check_sizes(folder)
     try:
         return from_pretrained(AutoConfig, folder)
@@ -84,11 +82,6 @@ def _check_sizes(folder: str) -> None:
                 may = f"{limit:,} at most" if value > limit else f"{least} at least"
                 raise CheckpointError(f"{folder}/config.json sets {name} to {value}; it may be {may}")
             pending.append(value)
-
-
-def _register_models() -> None:
-    """Register the models of this package, which import this module, with transformers' Auto classes."""
-    importlib.import_module("contextwise.models.spec").register_models()
 
 
 def _failure_reason(folder: str, error: Exception) -> str:
@@ -191,7 +184,6 @@ def _loaded(
 ) -> tuple[Any, list[str], list[str]]:
     """Load a model whose files are intact; also returns the names of missing and of unexpected weights."""
     folder, device = model_folder(path_or_name), torch_device("auto" if device is None else device)
-    _register_models()
     try:
         # Weights are loaded from safetensors only: unpickling could run code.
         model, info = from_pretrained(

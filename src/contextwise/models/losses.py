@@ -119,25 +119,37 @@ def _fused_loss(logits: Tensor, index: Tensor, counted: Tensor) -> tuple[Tensor,
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Summed cross entropy of ``hidden @ weight.T`` and ``targets``; gradients are computed in the forward pass."""
+    """Cross entropies of several ``hidden`` states with one head: their sum, and each.
+
+    Gradients are computed in the forward pass. Those of the head are as large as its matrix: adding them immediately needs the
+    memory of one; autograd would keep all.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-        needed = ctx.needs_input_grad[:2]
-        total, grads = _loss_and_gradients(hidden, weight, targets, needed)
+    def forward(ctx: Any, weight: Tensor, targets: list[Tensor], *hidden: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.needed = ctx.needs_input_grad[0], *ctx.needs_input_grad[2:]
+        sums: list[Tensor] = []
+        grads: list[Tensor | None] = [None] * len(ctx.needed)
+        for i, (state, target) in enumerate(zip(hidden, targets, strict=True), start=1):
+            total, (grads[i], grad) = _loss_and_gradients(state, weight, target, (ctx.needed[i], ctx.needed[0]))
+            sums.append(total)
+            if grad is not None:
+                grads[0] = grad if (before := grads[0]) is None else before.add_(grad)
         ctx.save_for_backward(*(grad for grad in grads if grad is not None))
-        ctx.needs, ctx.dtypes = needed, (hidden.dtype, weight.dtype)
-        return total
+        ctx.dtypes = [tensor.dtype for tensor in (weight, *hidden)]
+        sums_N = torch.stack(sums)
+        ctx.mark_non_differentiable(sums_N)
+        return sums_N.sum(), sums_N
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
-        grads = [
+        weight, *hidden = (
             (next(saved) * grad_total).to(dtype) if needed else None
-            for needed, dtype in zip(ctx.needs, ctx.dtypes, strict=True)
-        ]
-        return *grads, None
+            for needed, dtype in zip(ctx.needed, ctx.dtypes, strict=True)
+        )
+        return weight, None, *hidden
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -151,18 +163,26 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Ten
     Returns:
         A float32 scalar, differentiable once with respect to ``hidden`` and ``weight``.
     """
-    hidden, targets = hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1)
+    return linear_cross_entropies([hidden], weight, [targets])[0]
+
+
+def linear_cross_entropies(hidden: list[Tensor], weight: Tensor, targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The sum of :func:`linear_cross_entropy` of several hidden states with one head, and that of each, (N,), detached."""
+    hidden, targets = [x.reshape(-1, x.shape[-1]) for x in hidden], [y.reshape(-1) for y in targets]
     if not torch.compiler.is_compiling():
-        return _LinearCrossEntropy.apply(hidden, weight, targets)
+        return _LinearCrossEntropy.apply(weight, targets, *hidden)
     # torch 2.11 compiles a function of ours without its gradients, so here they are attached to the loss by a sum that is zero.
-    needed = (hidden.requires_grad, weight.requires_grad)
-    with torch.no_grad():
-        total, grads = _loss_and_gradients(hidden, weight, targets, needed)
-    for tensor, grad in zip((hidden, weight), grads, strict=True):
-        if grad is not None:
-            slope = (tensor.float() * grad.float()).sum()
-            total = total + (slope - slope.detach())
-    return total
+    sums = []
+    for state, target in zip(hidden, targets, strict=True):
+        with torch.no_grad():
+            total, grads = _loss_and_gradients(state, weight, target, (state.requires_grad, weight.requires_grad))
+        for tensor, grad in zip((state, weight), grads, strict=True):
+            if grad is not None:
+                slope = (tensor.float() * grad.float()).sum()
+                total = total + (slope - slope.detach())
+        sums.append(total)
+    sums_N = torch.stack(sums)
+    return sums_N.sum(), sums_N.detach()
 
 
 def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:

@@ -38,3 +38,10 @@ def linear_weight(part: nn.Module) -> Tensor | None:
         counts = [value for name, value in vars(part).items() if "experts" in name and type(value) is int]
         return weight if weight.shape[0] in counts else None
     return None
+
+
+def ties_of(model: nn.Module) -> dict[str, str]:
+    """The further names of each parameter that has several, with its first one."""
+    first: dict[nn.Parameter, str] = {}
+    names = [(name, first.setdefault(each, name)) for name, each in model.named_parameters(remove_duplicate=False)]
+    return {name: own for name, own in names if name != own}

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, AnySingleObjective, Cut, Objective
+from contextwise.objectives.objective import NO_LOSS, AnySingleObjective, Cut, Objective, Stream
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class Mixture(Objective):
         return MixtureStream(streams, [part.weight for part in self.parts], seed, length)
 
 
-class MixtureStream:
-    """A map-style dataset: item k is the next example of a stream that depends only on (seed, k).
+class MixtureStream(Stream):
+    """Item k is the next example of a stream that depends only on (seed, k).
 
     Its items have all keys of all streams: missing keys get neutral values (no prefix, no padding, one segment, no pair
     label), and labels are padded to the longest with -100.
@@ -108,9 +108,6 @@ class MixtureStream:
         self.keys = list(dict.fromkeys(key for first in firsts for key in first))
         self.labels = max(len(first["labels"]) for first in firsts)
 
-    def __len__(self) -> int:
-        return self.length
-
     @property
     def distinct(self) -> int:
         """Number of items before the first one that repeats an example of its stream, at most all."""
@@ -136,11 +133,9 @@ class MixtureStream:
         part = int(drawn[rest])
         return part, int(self._before[block][part] + (drawn[:rest] == part).sum())
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         import torch
 
-        if not 0 <= index < self.length:
-            raise IndexError(index)
         part, item = self.place(index)
         example = self.streams[part][item]
         labels = torch.full((self.labels,), NO_LOSS)

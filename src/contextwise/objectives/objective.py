@@ -35,7 +35,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import BeforeValidator, GetJsonSchemaHandler, SerializeAsAny
@@ -143,12 +143,22 @@ class RewrittenExamples(Examples):
         return {name: tensor.numpy() for name, tensor in self.windows(epoch)[index].items()}
 
 
-class Stream(Protocol):
-    """A map-style dataset: the examples of a run, in order."""
+class Stream(ABC):
+    """A map-style dataset: the ``length`` examples of a run, in order."""
 
-    def __len__(self) -> int: ...
+    length: int
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]: ...
+    @abstractmethod
+    def item(self, index: int) -> dict[str, torch.Tensor]:
+        """Example ``index`` of the run, 0 <= index < length."""
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        return self.item(index)
 
 
 class Objective(Settings, ABC):
@@ -229,7 +239,9 @@ class Objective(Settings, ABC):
 
 
 class SingleObjective(Objective):
-    """An objective with examples of one form, which may be a part of a mixture."""
+    """An objective with examples of one form, which may be a part of a mixture; ``together`` as for :class:`ExampleStream`."""
+
+    together: ClassVar[int] = 1
 
     @abstractmethod
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
@@ -239,7 +251,7 @@ class SingleObjective(Objective):
         self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int, salt: tuple[int, ...] = ()
     ) -> ExampleStream:
         """The ``length`` examples of a run; ``salt`` as for :class:`ExampleStream`."""
-        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt)
+        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt, self.together)
 
 
 def generator(seed: int, epoch: int, index: int, name: str) -> np.random.Generator:
@@ -247,8 +259,8 @@ def generator(seed: int, epoch: int, index: int, name: str) -> np.random.Generat
     return np.random.Generator(np.random.PCG64([seed, epoch, index, zlib.crc32(name.encode())]))
 
 
-class ExampleStream:
-    """A map-style dataset of the examples of a run; each epoch is shuffled with the seed (seed, epoch).
+class ExampleStream(Stream):
+    """The examples of a run; each epoch is shuffled with the seed (seed, epoch).
 
     Epochs may differ in their number of examples; to locate item k all earlier epochs are counted, once.
 
@@ -263,9 +275,6 @@ class ExampleStream:
         self.examples, self.seed, self.length, self.salt, self.together = examples, seed, length, salt, together
         self._ends = [0]  # first item of each epoch, and the item after the last epoch counted so far
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.length
 
     @property
     def distinct(self) -> int:
@@ -284,9 +293,7 @@ class ExampleStream:
             self._order = (groups[:, None] * self.together + np.arange(self.together)).ravel()
         return epoch, int(self._order[index - self._ends[epoch]])
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < self.length:
-            raise IndexError(index)
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         return self.examples.example(*self.place(index))
 
 

@@ -32,6 +32,7 @@ from contextwise.base.hashes import damage
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import RandomState
+from contextwise.models.matrices import ties_of
 from contextwise.training.metrics import MetricsState
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
 
     A parameter that had no gradient has no optimizer state in a checkpoint, and starts without any.
     """
-    weights, tied = load_file(folder / WEIGHTS), ties(model)
+    weights = load_file(folder / WEIGHTS)
+    tied = {unwrapped(name): unwrapped(first) for name, first in ties_of(model).items()}
     with of_this_version(folder):
         for name, twin in tied.items():
             weights.setdefault(name, weights[twin])
@@ -143,18 +145,6 @@ _WRAPPERS = {"module", "_orig_mod"}  # added to parameter names by DDP and torch
 def unwrapped(name: str) -> str:
     """The name of a parameter in a checkpoint."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def ties(model: nn.Module) -> dict[str, str]:
-    """Names of tied weights, each with the first name of the same tensor."""
-    first: dict[int, str] = {}
-    ties = {}
-    for wrapped, parameter in model.named_parameters(remove_duplicate=False):
-        name = unwrapped(wrapped)
-        if id(parameter) in first:
-            ties[name] = first[id(parameter)]
-        first.setdefault(id(parameter), name)
-    return ties
 
 
 def step_of(folder: Path) -> int:

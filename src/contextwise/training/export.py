@@ -18,10 +18,10 @@ from contextwise.base.pretrained import without_bars
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
+from contextwise.models.matrices import ties_of
 from contextwise.models.prefix import prompt_form
 from contextwise.models.spec import build_model, spec_of
 from contextwise.models.tokenizers import Frame
-from contextwise.training.checkpoints import ties
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import COST
 from contextwise.training.recipe import Recipe
@@ -34,7 +34,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     The run folder is locked.
     """
     model = build_model(inputs.config)
-    for name, twin in ties(model).items():  # stored once
+    for name, twin in ties_of(model).items():  # stored once
         weights.setdefault(name, weights[twin])
     model.load_state_dict(weights)
     model.tie_weights()
@@ -52,7 +52,6 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     positions = getattr(inputs.config, "max_position_embeddings", None)
     if tokenizer is not None and positions is not None and tokenizer.model_max_length == VERY_LARGE_INTEGER:
         tokenizer.model_max_length = positions  # so that `truncation=True` means the model's positions, as on the Hub
-    model = spec_of(inputs.config).exported(model)
     with atomic_directory(run.model, "the model", replace=True, held=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
 from contextwise.base.errors import ConfigError, ContextwiseError
@@ -22,6 +21,7 @@ from contextwise.models.prefix import prompt_form, set_prompt_form
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import TRAINED_POOLING
+from contextwise.objectives.objective import Stream
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe
@@ -43,8 +43,8 @@ class TrainingInputs:
     corpus: Any  # the training split (Corpus), or samples with a path and a fingerprint
     config: PreTrainedConfig  # of the model; its vocabulary includes the tokens that the objective added
     tokenizer: PreTrainedTokenizerFast | None  # the corpus's, if it has one, with the objective's special tokens
-    stream: Dataset  # the examples of the whole run, in order
-    validation: dict[str, Dataset]  # may be empty
+    stream: Stream  # the examples of the whole run, in order
+    validation: dict[str, Stream]  # may be empty
     corpora: dict[str, Any]  # by role: those of the training, and the held-out ones by the name of their loss
     recipe: Recipe  # of the run
     added_tokens: list[str] = field(default_factory=list)  # special tokens that were added to the tokenizer
@@ -117,8 +117,6 @@ class TrainingInputs:
     @property
     def lengths(self) -> tuple[int, int]:
         """Positions per example: of the decoder or encoder, and of an encoder-decoder's decoder."""
-        if self.recipe.model.positions is not None:
-            return self.recipe.model.positions, 0
         if (mean := getattr(self.stream, "mean_length", None)) is not None:  # batches are trimmed
             return mean, 0
         first: dict[str, Any] = self.stream[0]

@@ -213,7 +213,6 @@ class ModelSettings(Settings, ABC):
         learning_rate: the default; None if there is none.
         usual_rate: a rate that is usual where there is no default, for a message.
         reads: what it reads, as :attr:`DataSettings.gives`.
-        positions: positions of an example, where they are not those of its inputs.
         loader: the Auto class that loads it and the Hub's name of its task, where they are not those of its kind.
         loss_unit: what the first loss is a mean over.
         at_width: a method that returns the model with another width; None if the kind has no such models.
@@ -228,7 +227,6 @@ class ModelSettings(Settings, ABC):
     usual_rate: ClassVar[str] = "1e-4"
     reads: ClassVar[str] = "text"
     loss_unit: ClassVar[str] = "token"
-    positions: ClassVar[int | None] = None
     loader: ClassVar[tuple[str, str | None] | None] = None
     at_width: ClassVar[Any] = None
     extended: ClassVar[str] = ""

@@ -66,7 +66,7 @@ class ContextTexts:
     def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
         self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
         self._columns = [column_texts(corpus, name) for name in settings.columns]
-        self._tokenizer: Any = sentences.vocabulary.tokenizer
+        self._tokenizer: Any = sentences.tokenizer
         counts = np.diff(sentences.starts)
         filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
         if not filled and not (settings.previous_sentence and (counts > 1).any()):

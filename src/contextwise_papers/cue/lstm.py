@@ -144,7 +144,8 @@ class LSTMForCausalLM(CausalLanguageModel):
         """Compute the input of the vocabulary head, (B, T, D), of tokens that are not yet in ``past_key_values``.
 
         Args:
-            attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs no mask.
+            attention_mask: (B, past + T), 0 for padding on the left; padding on the right needs no mask. It is read, for which
+                an accelerator is waited for: torch's LSTM wants the lengths of padded rows.
             position_ids: (B, T); only used to reject packed documents.
             past_key_values: a dynamic cache, whose first layer holds the state.
 
@@ -163,44 +164,18 @@ class LSTMForCausalLM(CausalLanguageModel):
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
-        readable = real_BT is None or readable_without_sync(real_BT)
-        known = readable and position_ids is not None and readable_without_sync(position_ids)
+        known = position_ids is not None and readable_without_sync(position_ids)
         if known and restart(position_ids, real_BT):
             raise ConfigError(
                 "an LSTM carries its state from one packed document into the next; put one document into each row"
             )
-        if real_BT is None or (readable and bool(real_BT.all())):
+        if real_BT is None or bool(real_BT.all()):
             h_BTD, state = self.lstm(embeds_BTD, before)
-        elif readable:
-            h_BTD, state = self._padded(embeds_BTD, real_BT, before)
-        elif layer is None:
-            return self._padded_without_state(embeds_BTD, real_BT)
         else:
-            h_BTD, state = self._padded_step_by_step(embeds_BTD, real_BT, before)
+            h_BTD, state = self._padded(embeds_BTD, real_BT, before)
         if layer is not None:
             layer.keep(state, length)
         return h_BTD
-
-    def _padded_without_state(self, embeds_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        """As :meth:`_padded`, but reads no lengths: padding is run after the real tokens, and the last state is not theirs."""
-        order_BT = (~real_BT).int().argsort(dim=1, stable=True)
-        h_BTD, _ = self.lstm(embeds_BTD.take_along_dim(order_BT[..., None], 1))
-        return h_BTD.take_along_dim(order_BT.argsort(1)[..., None], 1) * real_BT[..., None]
-
-    def _padded_step_by_step(
-        self, embeds_BTD: Tensor, real_BT: Tensor, before: Any
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """As :meth:`_padded`, but reads no lengths: a row keeps its state over padding."""
-        if before is None:
-            shape = (self.config.num_hidden_layers, len(embeds_BTD), self.config.hidden_size)
-            before = (embeds_BTD.new_zeros(shape), embeds_BTD.new_zeros(shape))
-        h, c = before
-        outputs = []
-        for embeds_B1D, real_B1 in zip(embeds_BTD.split(1, 1), real_BT.split(1, 1), strict=True):
-            h_B1D, (next_h, next_c) = self.lstm(embeds_B1D, (h, c))
-            h, c = torch.where(real_B1, next_h, h), torch.where(real_B1, next_c, c)
-            outputs.append(h_B1D * real_B1[..., None])
-        return torch.cat(outputs, 1), (h, c)
 
     def _padded(self, embeds_BTD: Tensor, real_BT: Tensor, before: Any) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Run the LSTM on rows with padding: real tokens are moved to the front and back; outputs at padding are 0."""

@@ -130,20 +130,17 @@ class MetadataExamples(RewrittenExamples):
         return float(read.sum() / (ends - begins).sum())
 
 
-class MetadataStream:
+class MetadataStream(Stream):
     """The examples of a run with metadata: windows with metadata up to the item ``cooldown``, then those of a run without.
 
     Both are read independently: item k of the cooldown is item k of a run without metadata and the same cut.
     """
 
     def __init__(self, plain: Stream, examples: MetadataExamples, cooldown: int) -> None:
-        self.plain, self.cooldown = plain, cooldown
+        self.plain, self.cooldown, self.length = plain, cooldown, len(plain)
         self.conditioned = ExampleStream(examples, examples.seed, cooldown)
 
-    def __len__(self) -> int:
-        return len(self.plain)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         return (self.conditioned if index < self.cooldown else self.plain)[index]
 
     @property
@@ -156,7 +153,7 @@ class MetadataStream:
         return share * own + ((1 - share) * mean_targets(self.plain) if share < 1 else 0.0)
 
 
-class HeldOutWindows:
+class HeldOutWindows(Stream):
     """Windows of documents with metadata before the text, for validation: with the metadata, or the same text without it.
 
     With it, the text of documents that have metadata is predicted. Without it, the text of all documents is, and the window is
@@ -164,16 +161,13 @@ class HeldOutWindows:
     """
 
     def __init__(self, stream: ExampleStream, given: bool) -> None:
-        self.stream, self.given = stream, given
+        self.stream, self.given, self.length = stream, given, len(stream)
         self.examples: Any = stream.examples
 
-    def __len__(self) -> int:
-        return len(self.stream)
-
-    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         import torch
 
-        epoch, index = self.stream.place(number)
+        epoch, index = self.stream.place(index)
         is_metadata, lengths = self.examples.window_metadata(epoch, index)
         if self.given:
             item = self.examples.arrays(epoch, index)

@@ -17,7 +17,6 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.settings import CorpusData
 from contextwise_papers.claims import check_names
 from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config
@@ -131,8 +130,7 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
     """A run's model, and the sentences of a split, cut as for its training."""
     subject = Subject(run, dtype="float32")
     subject.check_corpus(corpus)
-    vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
-    return subject, SentenceIndex(corpus, vocabulary, language_of(subject))
+    return subject, SentenceIndex(corpus, corpus.tokenizer(), language_of(subject))
 
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:

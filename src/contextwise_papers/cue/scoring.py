@@ -87,7 +87,7 @@ class Sentences:
 
     def __init__(self, corpus: Corpus, limit: int | None = None, language: str = "en") -> None:
         vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
-        self.index = SentenceIndex(corpus, vocabulary, language)
+        self.index = SentenceIndex(corpus, vocabulary.tokenizer, language)
         self.documents = min(len(corpus), limit or len(corpus))
         counts = np.diff(self.index.starts)[: self.documents]
         self.articles = np.repeat(np.arange(self.documents), counts)

@@ -71,7 +71,7 @@ class Sentence(SingleObjective):
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SentenceExamples:
         end = vocabulary.end(self.name)
-        examples = SentenceExamples(SentenceIndex(corpus, vocabulary, self.language), end, cut.context)
+        examples = SentenceExamples(SentenceIndex(corpus, vocabulary.tokenizer, self.language), end, cut.context)
         if examples.cut:
             say(
                 f"{examples.cut:,} of {len(examples.sentences):,} sentences of the split {corpus.split!r} have more than "

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import PartialState
-from torch.utils.data import Dataset
 
 from contextwise.data.corpus import Corpus
 from contextwise.models.loading import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
 from contextwise.objectives import NO_LOSS, ExampleStream
-from contextwise.objectives.objective import generator
+from contextwise.objectives.objective import Stream, generator
 from contextwise.training.settings import Addition, HeldOut
 from contextwise_papers.cue.config import CueConfig
 from contextwise_papers.cue.contexts import ContextSets, ContextTexts
@@ -45,7 +44,7 @@ Tensors = Callable[[int, int], dict[str, torch.Tensor]]
 """Maps the epoch and number of a sentence to additional tensors of its example."""
 
 
-class SentenceStream(Dataset):
+class SentenceStream(Stream):
     """The examples of a run with the objective ``sentence``, each with ``length`` (), its positions without padding.
 
     ``lengths`` are the positions of each sentence of the corpus; each group of ``step`` sentences is sorted by length.
@@ -53,11 +52,9 @@ class SentenceStream(Dataset):
 
     def __init__(self, stream: ExampleStream, lengths: np.ndarray, step: int, additions: Tensors | None = None) -> None:
         self.stream, self.lengths, self.step, self.additions = stream, lengths, step, additions
+        self.length = len(stream)
         self._step = -1
         self._positions: list[tuple[int, int]] = []
-
-    def __len__(self) -> int:
-        return len(self.stream)
 
     @property
     def mean_length(self) -> int:
@@ -76,9 +73,7 @@ class SentenceStream(Dataset):
             self._positions, self._step = [positions[i] for i in order], step
         return self._positions[rest]
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         epoch, number = self.place(index)
         example = self.stream.examples.example(epoch, number)
         example["length"] = example["labels"].ne(NO_LOSS).sum()

@@ -14,7 +14,6 @@ from contextwise.base.config import Settings, read_yaml
 from contextwise.base.estimates import count, written
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
-from contextwise.objectives.vocabulary import Vocabulary
 from contextwise.training.parameters import Module, modules_of
 from contextwise_papers.claims import Claim, exact
 from contextwise_papers.item import Item, ItemMeasure, Outcome
@@ -157,13 +156,12 @@ class Counts:
 def counts_of(corpus: Corpus, tokens: int | None, language: str) -> Counts:
     """Articles, sentences, words and tokens of a split, or of its first tokens."""
     part = corpus if tokens is None else corpus.first(tokens)
-    sentences = SentenceIndex(part, Vocabulary(corpus.tokenizer(), corpus.end_of_text), language)
+    sentences = SentenceIndex(part, corpus.tokenizer(), language)
     words = corpus.words
     if tokens is None and words is not None:
         number = int(words.sum())
     else:  # the last article may be cut, so that its words are not known
-        text = sentences.vocabulary.tokenizer
-        assert text is not None  # the index needed it
+        text = sentences.tokenizer
         number = sum(len(text.decode(part.document(i)).split()) for i in range(len(part)))
     return Counts(len(part), len(sentences), number, part.tokens)
 

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.losses import final_hidden_states
-from contextwise.models.spec import ModelSpec, register_model
+from contextwise.models.spec import ModelSpec, Parts, register_model
 
 ANSWERS = 2
 
@@ -193,5 +193,15 @@ def _mlp(inputs: int, width: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*parts)
 
 
-for _config, _model in ((ParityMLPConfig, ParityMLP), (ParityTransformerConfig, ParityTransformer)):
-    register_model(_config, _model, ModelSpec(_model), AutoModelForSequenceClassification)
+class MLPSpec(ModelSpec):
+    """One vector per sample, for any number of bits."""
+
+    def flops_per_example(self, model: Any, inputs: int, outputs: int = 0, trained: Parts = None) -> float:
+        return super().flops_per_example(model, 1)
+
+
+for _config, _model, _spec in (
+    (ParityMLPConfig, ParityMLP, MLPSpec),
+    (ParityTransformerConfig, ParityTransformer, ModelSpec),
+):
+    register_model(_config, _model, _spec(_model), AutoModelForSequenceClassification)

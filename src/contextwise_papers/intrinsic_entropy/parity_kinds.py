@@ -95,8 +95,6 @@ class ParityMLPModel(ParityModel):
     """The parity task's MLP."""
 
     called = "the family parity_mlp"
-    positions = 1  # one vector, for any number of bits
-
     family: Literal["parity_mlp"]
     layers: Layers = 1
     width: Width = 512

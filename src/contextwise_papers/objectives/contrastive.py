@@ -25,7 +25,7 @@ from pydantic import Field
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.data.documents import check_ids
 from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, ExampleStream, SingleObjective, generator
+from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, generator
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 from contextwise_papers.objectives.masked import CLS, PAD, SEP
 
@@ -38,6 +38,7 @@ class Contrastive(SingleObjective):
 
     name: Literal["contrastive"] = "contrastive"
     whole_steps: ClassVar[bool] = True
+    together: ClassVar[int] = 2
     pooling: ClassVar[str] = "mean"
     model: Literal["encoder", "decoder"] = "encoder"
     temperature: float = Field(default=0.05, ge=0.001, description="divides the cosines; SimCSE's")
@@ -74,11 +75,6 @@ class Contrastive(SingleObjective):
                 f"{2 * self.least + len(special[:2])}: twice its setting least, and special tokens"
             )
         return SegmentExamples(self, corpus, room, special, seed, vocabulary.size)
-
-    def stream(
-        self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary, length: int, salt: tuple[int, ...] = ()
-    ) -> ExampleStream:
-        return ExampleStream(self.examples(corpus, cut, seed, vocabulary), seed, length, salt, together=2)
 
 
 class SegmentExamples(Examples):

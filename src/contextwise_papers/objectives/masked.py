@@ -143,7 +143,7 @@ class SentencePairs(MaskSettings):
                 f"data.context is {cut.context}, but the objective {self.name!r} needs at least {SHORTEST_PAIR}"
             )
         masking = Masking(self, vocabulary)
-        sentences = SentenceIndex(corpus, vocabulary, self.language)
+        sentences = SentenceIndex(corpus, vocabulary.tokenizer, self.language)
         least = 2 + 2 * self.skipped
         pairs = int((np.diff(sentences.starts) >= least).sum())
         if pairs == 0:
@@ -184,10 +184,8 @@ class PairExamples(Examples):
     def __init__(self, sentences: SentenceIndex, masking: Masking, context: int, seed: int, skipped: int) -> None:
         self.sentences, self.masking, self.settings = sentences, masking, masking.settings
         self.context, self.seed, self.skipped = context, seed, skipped
-        tokenizer = sentences.vocabulary.tokenizer
-        assert tokenizer is not None  # sentences need one
-        text = TokenText(tokenizer)
-        self._pieces = [text.piece(token) for token in range(len(tokenizer))]
+        text = TokenText(sentences.tokenizer)
+        self._pieces = [text.piece(token) for token in range(len(sentences.tokenizer))]
         self._blank = np.array([not piece.strip() for piece in self._pieces])  # tokens of white space
         self._epoch = -1
         self._cut_documents(0)

@@ -17,7 +17,6 @@ import numpy as np
 from tokenizers import decoders, models
 
 from contextwise.base.errors import ConfigError, not_installed
-from contextwise.objectives.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -115,14 +114,13 @@ class SentenceIndex:
         starts: int64, (documents + 1,), number of each document's first sentence, and of all sentences.
     """
 
-    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, language: str) -> None:
-        tokenizer = vocabulary.tokenizer
+    def __init__(self, corpus: Corpus, tokenizer: PreTrainedTokenizerFast | None, language: str) -> None:
         if tokenizer is None:
             raise ConfigError("sentences need a tokenizer, but the corpus comes without one")
         # WordPiece forgets the white space around punctuation, so that its text has "12. 5" for 12.5.
         split = splitter(language, isinstance(tokenizer.backend_tokenizer.model, models.WordPiece))
         text = TokenText(tokenizer)
-        self.corpus, self.vocabulary, self.language = corpus, vocabulary, language
+        self.corpus, self.tokenizer, self.language = corpus, tokenizer, language
         by_document = [sentence_borders(text, split, corpus.document(i)) for i in range(len(corpus))]
         self.borders = np.concatenate([np.empty(0, dtype=np.int64), *by_document])
         self.first = np.cumsum([0, *map(len, by_document)], dtype=np.int64)

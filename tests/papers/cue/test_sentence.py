@@ -55,7 +55,7 @@ def prepare(tmp_path):
 
 
 def contexts_of(corpus, *columns, previous=False):
-    index = SentenceIndex(corpus, Vocabulary(corpus.tokenizer(), corpus.end_of_text), "en")
+    index = SentenceIndex(corpus, corpus.tokenizer(), "en")
     return ContextTexts(index, ContextSettings(columns=list(columns), previous_sentence=previous))
 
 
@@ -138,8 +138,8 @@ def test_contexts_in_their_order_with_the_sentence_before(prepare):
 
 
 @pytest.mark.long
-def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus, known):
-    index = SentenceIndex(corpus, known(build_objective("sentence")), "en")
+def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus):
+    index = SentenceIndex(corpus, corpus.tokenizer(), "en")
     contexts = ContextTexts(index, ContextSettings(previous_sentence=True))
     tokenizer = corpus.tokenizer()
     for number in np.random.default_rng(0).choice(len(index), 400, replace=False).tolist():
@@ -190,8 +190,8 @@ def test_contexts_travel_to_another_process(prepare):
     assert [again.of(i) for i in range(6)] == [contexts.of(i) for i in range(6)]
 
 
-def test_no_sentence_is_white_space_alone(corpus, known, bpe):
-    index = SentenceIndex(corpus, known(build_objective("sentence")), "en")
+def test_no_sentence_is_white_space_alone(corpus, bpe):
+    index = SentenceIndex(corpus, corpus.tokenizer(), "en")
     for number in range(len(index)):
         document, sentence = index.place(number)
         assert bpe.tokenizer.decode(index.read(document, sentence, sentence + 1)).strip(), number
@@ -220,6 +220,6 @@ def test_numbers_of_tokenizers_that_forget_white_space_stay_whole():
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
     ids = tokenizer("rates rose to 8.65 pct. then they fell to 1,000. then rose").input_ids
-    index = SentenceIndex(Memory([ids]), Vocabulary(tokenizer, 0), "en")
+    index = SentenceIndex(Memory([ids]), tokenizer, "en")
     parts = [tokenizer.decode(index.read(0, i, i + 1)) for i in range(len(index))]
     assert parts == ["rates rose to 8. 65 pct.", "then they fell to 1, 000.", "then rose"]

@@ -119,7 +119,6 @@ def test_a_shared_head_keeps_one_gradient_of_its_matrix():
         loss = model(tokens, labels=tokens).loss
     assert sum(gradient() is not None for gradient in kept) == 1
     loss.backward()
-    assert len(kept) > 1  # those of the single heads were made, and let go at once
 
 
 @HEADS

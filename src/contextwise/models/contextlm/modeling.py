@@ -27,7 +27,6 @@ from contextwise.models.contextlm.cache import StaticContextState, context_state
 from contextwise.models.contextlm.config import ContextLMConfig
 from contextwise.models.contextlm.layers import Gate
 from contextwise.models.contextlm.pathway import ContextPathway, Contexts
-from contextwise.models.families import initialize_module
 from contextwise.models.masks import all_real
 
 
@@ -87,11 +86,7 @@ class ContextLMForCausalLM(ComposedForCausalLM):
         if isinstance(module, Gate):
             init.zeros_(module.weight)
         else:
-            initialize_module(self.backbone, module)
-
-    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
-        """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
-        return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
+            super()._init_weights(module)
 
     def decoded(  # type: ignore[override]
         self,

@@ -7,12 +7,9 @@ every composition around a stock configuration with the mark ``embedding_norm``;
 import copy
 from typing import Any
 
-import torch
-from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from contextwise.models.composition import ComposedConfig, ComposedForCausalLM
-from contextwise.models.families import initialize_module
 
 
 class EmbeddingNormConfig(ComposedConfig):
@@ -37,14 +34,6 @@ class EmbeddingNormForCausalLM(ComposedForCausalLM):
         self._make_backbone()
         self._make_head()
         self.post_init()
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        initialize_module(self.backbone, module)
-
-    def hidden_states(self, input_ids: Tensor | None = None, *inputs: Any, **kwargs: Any) -> Tensor:
-        """Compute the input of the vocabulary head: (B, T, D), after the final norm. Inputs as for :meth:`decoded`."""
-        return self.family.norm(self.backbone, self.decoded(input_ids, *inputs, **kwargs).h_BTD)
 
 
 def with_embedding_norm(config: PreTrainedConfig) -> PreTrainedConfig:

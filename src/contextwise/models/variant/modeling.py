@@ -6,7 +6,7 @@ Shapes: B rows, T positions, D channels.
 import copy
 import inspect
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import evaluation_mode, final_hidden_states
+from contextwise.models.matrices import ties_of
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, reason, run_code
 
@@ -109,7 +110,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{config.source} is no causal language model: it gives {type(self.model).__name__} without a vocabulary head "
                 "(get_output_embeddings)"
             )
-        ties = dict(ties_of(self))
+        ties = ties_of(self)
         self._tied_weights_keys = ties  # saved once
         self.post_init()
         known: Any = self.all_tied_weights_keys  # and not missing in a saved model, beside a head that is tied itself
@@ -299,14 +300,6 @@ def unsaved_values(model: nn.Module, stock: Collection[str]) -> list[tuple[str, 
         tensors = [key for key, value in vars(module).items() if isinstance(value, Tensor)]
         found += [(name, module, key) for key in (*buffers, *tensors) if getattr(module, key) is not None]
     return found
-
-
-def ties_of(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """The further names of each parameter that has several, with its first one."""
-    first: dict[nn.Parameter, str] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        if first.setdefault(parameter, name) != name:
-            yield name, first[parameter]
 
 
 def _keep_initial_values(model: Any, stock: set[nn.Module] | None = None) -> None:

@@ -97,8 +97,7 @@ def score_sentences(
         columns["sentence_encoder_nats"] = alone
         about["sentence_encoder"] = _difference(sentences, scores.nats, alone)
     if alone is not None and sets is not None:
-        tokenizer: Any = sentences.index.vocabulary.tokenizer
-        bins, occurs_KN = cache_effect.bins_of(TokenText(tokenizer), sentences.rows, sets)
+        bins, occurs_KN = cache_effect.bins_of(TokenText(sentences.index.tokenizer), sentences.rows, sets)
         columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
             "bins": cache_effect.cache_effect(bins, articles_N, scores.nats[None], alone[None]),

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
+from contextwise.objectives.objective import Stream
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]
@@ -92,8 +92,8 @@ class Samples:
         """Do nothing: generated samples have no files to verify."""
 
 
-class ParityStream(Dataset):
-    """Dataset of a run's ``length`` examples in training order.
+class ParityStream(Stream):
+    """The ``length`` examples of a run in training order.
 
     An epoch of ``epoch`` samples is shuffled from (seed, epoch's number); with None, item i is sample i.
     """
@@ -102,12 +102,7 @@ class ParityStream(Dataset):
         self.samples, self.length, self.epoch = samples, length, epoch
         self._shuffled, self._order = -1, np.empty(0, dtype=np.int64)
 
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        if not 0 <= index < self.length:
-            raise IndexError(index)
+    def item(self, index: int) -> dict[str, torch.Tensor]:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, torch.Tensor]]:

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.generation.candidate_generator import CandidateGenerator
@@ -31,8 +30,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
-from contextwise.models.families import CACHE, initialize_module
-from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
+from contextwise.models.families import CACHE
+from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropies, linear_cross_entropy
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
 from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
 
@@ -68,44 +67,6 @@ def future_targets(next_BT: Tensor, future_tokens: int, position_ids: Tensor | N
             beyond = shifted(start_BT, ahead, length + 1) != start_BT
             targets[ahead] = targets[ahead].masked_fill(beyond, IGNORED)
     return targets
-
-
-class _SharedHead(torch.autograd.Function):
-    """Summed cross entropy of several hidden states with one vocabulary matrix, one after another.
-
-    Each call of ``linear_cross_entropy`` computes a gradient as large as the matrix. Adding them immediately needs the
-    memory of one; autograd would keep all n until the backward pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, targets: list[Tensor], *states: Tensor) -> Any:
-        ctx.needed = (ctx.needs_input_grad[0], *ctx.needs_input_grad[2:])
-        sums, grads = [], []
-        grad_weight: Tensor | None = None
-        leaf_weight = weight.detach().requires_grad_(ctx.needed[0])
-        for state, target, needed in zip(states, targets, ctx.needed[1:], strict=True):
-            leaf = state.detach().requires_grad_(needed)
-            with torch.enable_grad():
-                loss = linear_cross_entropy(leaf, leaf_weight, target)
-            sums.append(loss.detach())
-            leaves = [x for x in (leaf, leaf_weight) if x.requires_grad]
-            computed = list(torch.autograd.grad(loss, leaves)) if leaves else []
-            if needed:
-                grads.append(computed.pop(0))
-            if computed:
-                grad_weight = computed[0] if grad_weight is None else grad_weight.add_(computed[0])
-        ctx.save_for_backward(*([] if grad_weight is None else [grad_weight]), *grads)
-        head_sums = torch.stack(sums)
-        ctx.mark_non_differentiable(head_sums)
-        return head_sums.sum(), head_sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_total: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        saved = iter(ctx.saved_tensors)
-        # Multiplication by a float32 scalar keeps each gradient's data type.
-        weight, *states = (next(saved) * grad_total if needed else None for needed in ctx.needed)
-        return weight, None, *states
 
 
 @dataclass
@@ -219,11 +180,6 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         model.generation_config = deepcopy(source.generation_config)
         return model
 
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the heads as the backbone initializes its blocks and matrices."""
-        initialize_module(self.backbone, module)
-
     def get_output_embeddings(self) -> nn.Module:
         return self.backbone.get_output_embeddings() if self.config.over_context else self.lm_head
 
@@ -313,11 +269,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
         targets_of_heads = future_targets(targets, len(states), position_ids)
         counts = torch.stack([each.ne(IGNORED).sum() for each in targets_of_heads])
-        shared = all(weight is weights[0] for weight in weights)
-        # The gradients inside _SharedHead would break a compiled graph, which keeps one gradient of the matrix per head.
-        if shared and not torch.compiler.is_compiling():
-            total, head_sums = _SharedHead.apply(weights[0], targets_of_heads, *states)
-            return FutureLoss(total, head_sums, counts)
+        if all(weight is weights[0] for weight in weights):
+            return FutureLoss(*linear_cross_entropies(states, weights[0], targets_of_heads), counts)
         heads = zip(states, weights, targets_of_heads, strict=True)
         sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
         return FutureLoss(sums.sum(), sums.detach(), counts)
