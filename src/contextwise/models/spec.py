@@ -183,6 +183,10 @@ class ModelSpec:
         """Parameters of frozen networks whose outputs the model reads, by name."""
         return {}
 
+    def exported(self, model: Any) -> Any:
+        """The trained model as a run exports it: itself, or a stock model that computes the same."""
+        return model
+
     def saved_parts(self, model: Any) -> dict[str, bool]:
         """The parts that an export saves by themselves, and whether each reads the tokens of the corpus."""
         return {}

@@ -52,6 +52,7 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
     positions = getattr(inputs.config, "max_position_embeddings", None)
     if tokenizer is not None and positions is not None and tokenizer.model_max_length == VERY_LARGE_INTEGER:
         tokenizer.model_max_length = positions  # so that `truncation=True` means the model's positions, as on the Hub
+    model = spec_of(inputs.config).exported(model)
     with atomic_directory(run.model, "the model", replace=True, held=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:

@@ -70,6 +70,30 @@ def test_a_recipe_sets_the_norm_with_its_initial_values(tmp_path, family, furthe
         torch.testing.assert_close(read[0].square().mean(-1), torch.ones(1, 8), atol=0.1, rtol=0)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_an_untied_model_without_learned_positions_is_exported_as_stock(family):
+    model, tokens = normed(family, tie_word_embeddings=False), draw(2, 12)
+    stock = spec_of(model.config).exported(model).eval()
+    assert stock.config.model_type == family
+    assert stock.state_dict().keys() == AutoModelForCausalLM.from_config(backbone(family)).state_dict().keys()
+    with torch.no_grad():
+        torch.testing.assert_close(stock(tokens).logits, model(tokens).logits, atol=1e-6, rtol=1e-6)
+    assert model.config.backbone_config.embedding_norm  # the trained model is unchanged
+
+
+@pytest.mark.parametrize(
+    ("family", "tied", "reason"),
+    [
+        ("gpt2", False, "its norm reads learned positions too"),
+        ("qwen3", True, "its head shares the embedding's matrix"),
+    ],
+)
+def test_another_model_is_exported_as_it_is_and_said_so(family, tied, reason, capsys):
+    model = normed(family, tie_word_embeddings=tied)
+    assert spec_of(model.config).exported(model) is model
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "change",
     [{"model": {"variant": "variants/token_order.py:TokenOrder"}}, {"objective": "prefix"}],
