@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -315,6 +317,8 @@ def state_of(model):
     }
 
 
+SHAPE = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 2, "max_position_embeddings": 640, "attention_dropout": 0.5}
 EXTENDED = {"context": 704, "samples": 8}
 MEASURED = {
     "evaluate": {"limit": 2},
@@ -336,9 +340,7 @@ MEASURED = {
 def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name):
     """Positions that a measure extends, modes and frozen weights are put back, also where the measure fails."""
     torch.manual_seed(0)
-    shape = {"vocab_size": 257, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "max_position_embeddings": 640, "attention_dropout": 0.5}
-    model = LlamaForCausalLM(LlamaConfig(**shape)).train()
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).train()
     model.model.layers[0].eval().requires_grad_(False)
     before = state_of(model)
     verb, files = name.split(" ")[0], {}
@@ -356,6 +358,18 @@ def test_a_measure_leaves_a_loaded_model_as_it_was(corpus_folder, tmp_path, name
         extend_positions(model, 704, "linear")
         raise RuntimeError
     assert state_of(model) == before
+
+
+@pytest.mark.parametrize("settings", [{}, {"context": 704, "samples": 8, "rope": "linear"}])
+def test_a_loaded_model_whose_forward_was_replaced_is_measured_as_any_other(corpus_folder, tmp_path, settings):
+    """A function, as of ``torch.compile(model.forward)``, reaches the model that it was made of alone."""
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE)).train()
+    expected = contextwise.curve(model, corpus_folder, out=tmp_path / "a", **settings).bins
+    forward = model.model.forward
+    model.model.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    model.model.register_forward_hook(partial(lambda lock, *given: None, threading.Lock()))
+    assert contextwise.curve(model, corpus_folder, out=tmp_path / "b", **settings).bins == expected
+    assert all(module.training for module in model.modules())
 
 
 def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):

@@ -1,6 +1,7 @@
 """The subject of a measurement: a model, opened once, and its origin (run, folder, Hub name, or loaded model)."""
 
 import contextlib
+import copy
 import glob
 import hashlib
 import json
@@ -154,10 +155,10 @@ class Subject:
 
     @cached_property
     def config(self) -> "PreTrainedConfig":
-        """The model's configuration, read without the weights."""
+        """The model's configuration, read without the weights; a copy, since a measure may extend the model's positions."""
         from contextwise.models.loading import load_config
 
-        return self.model.config if self.loaded else load_config(self.source)
+        return copy.deepcopy(self.model.config) if self.loaded else load_config(self.source)
 
     @cached_property
     def model(self) -> "PreTrainedModel":
