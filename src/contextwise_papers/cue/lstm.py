@@ -94,7 +94,12 @@ class _LSTM(nn.LSTM):
 
 
 def restart(position_ids: Any, real_BT: Tensor | None) -> bool:
-    """Whether positions (B, T) begin again among the real tokens of a row, as those of packed documents do."""
+    """Whether positions (B, T) begin again among the real tokens of a row, as those of packed documents do.
+
+    Positions that cannot be read without waiting for an accelerator are taken to be of one document.
+    """
+    if not readable_without_sync(position_ids):
+        return False
     known_BT, least = position_ids.long(), torch.iinfo(torch.long).min
     known_BT = known_BT if real_BT is None else known_BT.where(real_BT, least)  # padding is of no document
     after_BT, before_BT = known_BT[..., 1:], known_BT.cummax(-1).values[..., :-1]
@@ -164,8 +169,7 @@ class LSTMForCausalLM(CausalLanguageModel):
         before = (layer.h, layer.c) if layer is not None and layer.is_initialized else None
         length = embeds_BTD.shape[1]
         real_BT = None if attention_mask is None else attention_mask[:, -length:].bool()
-        known = position_ids is not None and readable_without_sync(position_ids)
-        if known and restart(position_ids, real_BT):
+        if position_ids is not None and restart(position_ids, real_BT):
             raise ConfigError(
                 "an LSTM carries its state from one packed document into the next; put one document into each row"
             )
