@@ -158,7 +158,7 @@ def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(model_folder
         with pytest.raises(Interrupted, match="stopped after 1 of 3 questions; run the same command again to resume"):
             answered("b")
     assert not (tmp_path / "b").exists()
-    with (tmp_path / "b.unfinished" / "answers.jsonl").open("a") as file:
+    with (tmp_path / "b.unfinished" / "questions.jsonl").open("a") as file:
         file.write('{"key": "half a li')  # killed while it wrote
     checks = []
     with monkeypatch.context() as patch:
