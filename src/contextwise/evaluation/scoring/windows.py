@@ -144,17 +144,11 @@ def score_documents(
     *,
     full_windows: bool = False,
     limit: int | None = None,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
-    on_progress: Callable[[int], None] | None = None,
-    further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
-    work: Work | None = None,
-    part: str = "scores",
+    **options: Any,
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit`` documents, if given), each from windows as above.
 
-    ``on_progress`` gets the number of targets of each batch. ``further`` returns the further inputs of the model, such as
-    contexts, for the documents (B,) of a batch. ``work`` keeps the finished part, under the name ``part``; a later call resumes
-    it.
+    ``options`` are those of :func:`score_windows`.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
@@ -162,39 +156,55 @@ def score_documents(
     plan = plan_windows(targets, context, stride, full_windows)
     if not len(plan.document):
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
-    stops = np.cumsum(targets)
-    scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
-    total = len(plan.document)
-    plan = plan.chosen(np.argsort(-plan.length, kind="stable"))  # in the order of the batches
-    state = {"nats": scores.nats, "visible": scores.visible, "done": np.zeros(1, np.int64)}
+    nats, sizes = score_windows(model, corpus, plan, **options), plan.length - plan.skip
+    # End-of-text, the first token of a document's first window, does not count as visible.
+    visible = plan.skip + 1 - ((plan.start == 0) & (first_position == 0))
+    in_window = np.arange(len(nats)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return Scores(targets, nats, (np.repeat(visible, sizes) + in_window).astype(np.int32), first_position)
+
+
+def score_windows(
+    model: PreTrainedModel,
+    corpus: Documents,
+    plan: Plan,
+    *,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    on_progress: Callable[[int], None] | None = None,
+    further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
+    work: Work | None = None,
+    part: str = "scores",
+) -> np.ndarray:
+    """Losses (N,) float32 of the targets of windows, one window after the other.
+
+    ``on_progress`` gets the number of targets of each batch. ``further`` returns the further inputs of the model, such as
+    contexts, for the documents (B,) of a batch. ``work`` keeps the finished part, under the name ``part``; a later call resumes
+    it.
+    """
+    sizes, total = plan.length - plan.skip, len(plan.document)
+    stops, in_order = np.cumsum(sizes), np.argsort(-plan.length, kind="stable")  # of the batches
+    state = {"nats": np.zeros(stops[-1], np.float32), "done": np.zeros(1, np.int64)}
     saved = None if work is None else work.resumed(part, state)
     if saved is not None and 0 < saved["done"][0] <= total:
-        for name, array in saved.items():
-            state[name][:] = array
+        state = saved
         say(f"resuming a stopped measurement: {state['done'][0]:,} of {total:,} windows are done")
-    before = plan.chosen(np.arange(state["done"][0]))
-    plan = plan.chosen(np.arange(state["done"][0], total))
+    before, rest = np.split(in_order, state["done"])
     if on_progress is not None:
-        on_progress(int((before.length - before.skip).sum()))
+        on_progress(int(sizes[before].sum()))
     with evaluation_mode(model), torch.inference_mode():
-        for rows in batches(plan.length, batch_tokens, same_frequencies_up_to(model)):
-            if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
+        for batch in batches(plan.length[rest], batch_tokens, same_frequencies_up_to(model)):
+            if work is None or state["done"][0] == len(before):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")
+            rows = rest[batch]
             inputs = {} if further is None else further(plan.document[rows])
-            nats_BT = window_losses(model, corpus, plan, rows, **inputs)
-            for row, window in enumerate(rows):
-                document, start = int(plan.document[window]), int(plan.start[window])
-                skip, length = int(plan.skip[window]), int(plan.length[window])
-                offset = int(stops[document] - targets[document]) + start
-                scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
-                visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
-                scores.visible[offset + skip : offset + length] = visible
+            for nats_T, window in zip(window_losses(model, corpus, plan, rows, **inputs), rows, strict=True):
+                scored = nats_T[plan.skip[window] : plan.length[window]]
+                state["nats"][stops[window] - len(scored) : stops[window]] = scored
             if on_progress is not None:
-                on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
+                on_progress(int(sizes[rows].sum()))
             state["done"] += len(rows)
             if work is not None and state["done"][0] < total:
                 work.checkpoint(part, lambda: state, f"after {state['done'][0]:,} of {total:,} windows")
-    return scores
+    return state["nats"]
 
 
 def window_losses(
