@@ -155,14 +155,10 @@ def apply_template(
 
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
-    """Raise a ConfigError if the questions have token ids that the model's vocabulary lacks."""
-    highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
-    size = int(subject.model.get_input_embeddings().weight.shape[0])
-    if highest >= size:
-        raise ConfigError(
-            f"the tokenizer of {subject.source} made the token {highest}, but the model has a vocabulary of {size}; "
-            "save the model's own tokenizer with it"
-        )
+    """Raise a CheckpointError if the questions have token ids that the model's vocabulary lacks."""
+    from contextwise.evaluation.scoring.windows import check_tokens
+
+    check_tokens(max(max(question.prompt(len(question.body)), default=0) for question in questions), subject.model)
 
 
 def check_positions(

@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError, DataError, NotFiniteError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, NotFiniteError
 from contextwise.base.progress import interruption, say
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.kernel.work import Work
-from contextwise.evaluation.scoring.scores import Scores
+from contextwise.evaluation.scoring.scores import Scores, numbered
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
@@ -111,7 +111,7 @@ def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: b
     beyond_first = np.maximum(targets - context, 0)
     windows = (targets > 0) + -(-beyond_first // stride)
     document = np.repeat(np.arange(len(targets)), windows)
-    index = np.arange(len(document)) - np.repeat(np.cumsum(windows) - windows, windows)
+    index = numbered(windows)
     start = index * stride
     length = np.minimum(context, targets[document] - start)
     skip = np.where(index > 0, context - stride, 0)
@@ -159,8 +159,7 @@ def score_documents(
     nats, sizes = score_windows(model, corpus, plan, **options), plan.length - plan.skip
     # End-of-text, the first token of a document's first window, does not count as visible.
     visible = plan.skip + 1 - ((plan.start == 0) & (first_position == 0))
-    in_window = np.arange(len(nats)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return Scores(targets, nats, (np.repeat(visible, sizes) + in_window).astype(np.int32), first_position)
+    return Scores(targets, nats, (np.repeat(visible, sizes) + numbered(sizes)).astype(np.int32), first_position)
 
 
 def score_windows(
@@ -249,6 +248,17 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
     embeddings: Any = model.get_input_embeddings()
     return int(embeddings.weight.shape[0])
+
+
+def check_tokens(largest: int, model: PreTrainedModel) -> int:
+    """The number of tokens that a model knows; a CheckpointError if its tokenizer's token ``largest`` is not among them."""
+    known = vocabulary_size(model)
+    if largest >= known:
+        raise CheckpointError(
+            f"the tokenizer makes the token {largest}, but the model knows only {known:,}: the tokenizer is not this model's; "
+            "save the model's own with it"
+        )
+    return known
 
 
 def not_finite(what: str) -> NotFiniteError:
