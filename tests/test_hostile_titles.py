@@ -18,6 +18,7 @@ import contextwise_plan
 from attention_readings import PIECES, model, reading
 from contextwise import decide
 from contextwise.base.progress import STEERING, Terminal, printable
+from contextwise.base.tables import Table
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import comparison_tables
 from contextwise.decisions import Decision
@@ -30,10 +31,13 @@ from contextwise.reports.decided import comparison_table, decision_page
 from contextwise.reports.runs import report_page
 from contextwise.reports.trial import trial_page, trial_tables
 from contextwise.reports.views import page_of
+from contextwise_papers.claims import Claim
 from contextwise_papers.contextlm.attention_page import received_table, write_attention_page
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.page import write_entropy_page
+from contextwise_papers.item import Outcome
 from contextwise_papers.page import write_reproduction_page
+from contextwise_papers.tables import Plot
 from contextwise_plan.sweeps.page import write_sweep_page
 from contextwise_plan.sweeps.sweep import plan_table
 from entropy_measurements import measurement
@@ -133,15 +137,9 @@ def sweep_page(title: str, folder: Path) -> None:
 def item_page(title: str, folder: Path) -> None:
     run = {"name": title, "seed": 0, "parameters": 9, "tokens": 9, "seconds": 1.0}
     point = {"x": title, "y": 1.0, "text": title}
-    plot = {
-        "title": title,
-        "x": title,
-        "y": title,
-        "series": {title: [point]},
-        "kind": "points",
-        "levels": {title: 1.0},
-    }
-    outcome = {
+    plot = Plot(title, title, title, {title: [point]}, "points", {title: 1.0})
+    outcome = Outcome([Table(title, [title], [[title]], [title])], [Claim(title, True, title)], plots=[plot])
+    about = {
         "title": title,
         "source": title,
         "scale": title,
@@ -150,14 +148,9 @@ def item_page(title: str, folder: Path) -> None:
         "inferred": [title],
         "date": title,
         "environment": {"processor": title, "versions": {title: title}},
-        "tables": [{"title": title, "columns": [title], "rows": [[title]], "notes": [title]}],
-        "claims": [{"text": title, "holds": True, "evidence": title}],
-        "plots": [plot | {"logarithmic": ""}],
         "runs": [run | {"corpus": {"path": title, "fingerprint": title}}],
-        "figures": {},
-        "seconds": 1.0,
     }
-    write_reproduction_page(outcome, folder / "page.html", title)
+    write_reproduction_page(outcome, about, folder / "page.html", title)
 
 
 def attention_page(title: str, folder: Path) -> None:

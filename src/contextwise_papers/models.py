@@ -1,7 +1,6 @@
 """The models that items measure: a given one, or ones that are trained first on the item's corpus."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,16 +84,15 @@ class GivenModel(CorpusMeasure):
         """The model to measure, as a path or a Hub name; models that are not given are trained first."""
         return self.model or self.train(folder).runs[index].source
 
-    def measured(self, settings: Measure, folder: Path, kind: str, index: int = 0) -> Any:
-        """The result of a measure of the model, in a folder named by its kind, where other items find it again.
+    def measured(self, settings: Measure, folder: Path, index: int = 0) -> Any:
+        """The result of a measure of the model, beside its run or below ``folder``, where other items find it again.
 
-        One of another model, corpus or settings is replaced. ``index`` is the number of the model among those of several seeds.
+        ``index`` is the number of the model among those of several seeds.
         """
         subject = self.subject(folder, index)
         corpus = Corpus.open(self.prepared(folder), split="validation") if settings.on_corpus else None
-        name = Path(self.model).name if self.model else self.run_set(folder).runs[index].id
-        label = re.sub(r"[^\w.=-]+", "-", f"{name}-{self.corpus_folder(folder).name}-{kind}")
-        return measure(subject, settings, corpus, out=folder / "measured" / label, overwrite=True)
+        home = folder / "measured" / Path(self.model).name if self.model else None
+        return measure(subject, settings, corpus, home=home)
 
     def tokens_read(self) -> int | None:
         """Tokens that the measurement reads; None if that depends on the corpus."""

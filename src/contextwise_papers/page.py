@@ -1,48 +1,54 @@
 """The page of a reproduction: our figures and the document's, the verdict on each claim, runs and environment."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.estimates import Estimate, as_json, count, duration
 from contextwise.base.files import without_folders
 from contextwise.base.tables import Column, Table
 from contextwise.reports import page
-from contextwise.reports.page import Page, Part, Plot, Section
+from contextwise.reports.page import NO_SCRIPT, Page, Part, Section
 from contextwise_papers.claims import VERDICTS
-from contextwise_papers.tables import printed_table
+from contextwise_papers.item import Outcome
+from contextwise_papers.tables import Plot, printed_table
 
 MOST_MARKED = 50
 """Points of a line that are marked, at most."""
 
 
-def write_reproduction_page(outcome: dict[str, Any], path: Path, command: str) -> None:
-    """Write the page of an outcome, as :meth:`contextwise_papers.item.Outcome.write` wrote it, and its command."""
+def write_reproduction_page(outcome: Outcome, about: dict[str, Any], path: Path, command: str) -> None:
+    """Write the page of an outcome; ``about`` is what its file holds, ``command`` the one that made it."""
     claim_line = "<strong>{verdict}:</strong> {text} <small>{evidence}</small>"
     result = [
-        page.markup(claim_line, **{**claim, "verdict": VERDICTS[claim["holds"]].capitalize()})
-        for claim in outcome["claims"]
+        page.markup(claim_line, verdict=VERDICTS[claim.holds].capitalize(), text=claim.text, evidence=claim.evidence)
+        for claim in outcome.claims
     ]
-    if outcome["supports"]:
-        result.append(page.markup("What this scale can support: {supports}", supports=outcome["supports"]))
-    tables = [Table.from_dict(table) for table in outcome["tables"]]
+    if about["supports"]:
+        result.append(page.markup("What this scale can support: {supports}", supports=about["supports"]))
     fallback = "This figure needs JavaScript. The JSON file beside this page holds its numbers."
     sections = [
-        *(Section(table.title, [Table("", table.columns, table.rows, table.notes)]) for table in tables),
-        *(
-            Section(plot["title"], [Plot(f"plot-{i}", plot_figure(plot), plot["title"], fallback=fallback)])
-            for i, plot in enumerate(outcome["plots"])
-        ),
-        Section("What the document prints", _printed(outcome["printed"], outcome["inferred"])),
-        Section("How it was made", _making(outcome, command)),
+        *sections_of(outcome.tables, outcome.plots, fallback),
+        Section("What the document prints", _printed(about["printed"], about["inferred"])),
+        Section("How it was made", _making(about, command)),
     ]
-    took = f", in {duration(outcome['seconds'])}" if outcome.get("seconds") else ""
-    subtitle = f"{outcome['source']}; scale {outcome['scale']}, {outcome['date']}{took}"
-    Page(outcome["title"], sections, subtitle, result, __file__).write(path)
+    took = f", in {duration(outcome.seconds)}" if outcome.seconds else ""
+    subtitle = f"{about['source']}; scale {about['scale']}, {about['date']}{took}"
+    Page(about["title"], sections, subtitle, result, __file__).write(path)
+
+
+def sections_of(
+    tables: Iterable[Table], plots: Iterable[Plot], fallback: str = NO_SCRIPT, first: int = 0
+) -> list[Section]:
+    """A section for each table and each plot; ``first`` is the number of the first plot on its page."""
+    drawn = [page.Plot(f"plot-{i}", plot_figure(p), p.title, fallback=fallback) for i, p in enumerate(plots, first)]
+    of_tables = [Section(table.title, [replace(table, title="")]) for table in tables]
+    return [*of_tables, *(Section(plot.label, [plot]) for plot in drawn)]
 
 
 def _printed(printed: dict[str, Any], inferred: list[str]) -> list[Part]:
@@ -73,8 +79,9 @@ def _making(outcome: dict[str, Any], command: str) -> list[Part]:
     return [page.commands([wrapped]), *([table] if rows else []), environment]
 
 
-def plot_figure(plot: dict[str, Any]) -> dict[str, Any]:
+def plot_figure(drawn: Plot) -> dict[str, Any]:
     """Plotly's form of a plot."""
+    plot = as_json(drawn)
     series, levels = enumerate(plot["series"].items()), plot["levels"]
     beside = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom", "showarrow": False}
 

@@ -53,7 +53,7 @@ def reproduce(
     Run the same command again to resume; runs that have finished are used again.
     """
     from contextwise.base.estimates import as_json as as_json_values
-    from contextwise.base.files import read_json, write_json
+    from contextwise.base.files import write_json
     from contextwise_papers.item import find_item, measure_at, recipes_folder
     from contextwise_papers.page import write_reproduction_page
 
@@ -72,15 +72,15 @@ def reproduce(
         return
     outcome = measure.reproduce(read, folder)
     file = folder / f"{name.split('/')[1]}.json"
-    write_json(file, as_json_values(outcome.to_dict(read, scale)), "the outcome")
-    values = read_json(file, "the outcome")
+    values = as_json_values(outcome.to_dict(read, scale))
+    write_json(file, values, "the outcome")
     if as_json:
         show_json(values)
     else:
         _show_outcome(outcome, read, scale)
     page, settings = file.with_suffix(".html"), [f"--set={setting}" for setting in set_ or []]
     command = shlex.join(["contextwise", "reproduce", name, "--scale", scale, *settings])
-    write_reproduction_page(values, page, command)
+    write_reproduction_page(outcome, values, page, command)
     (say if as_json else show_line)(f"written to {file}; page: {page}")
 
 

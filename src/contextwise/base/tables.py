@@ -198,7 +198,7 @@ class Table:
         return pd.DataFrame(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON values, which :meth:`from_dict` reads."""
+        """Convert to JSON values."""
         columns = [
             {name: value for name, value in asdict(column).items() if value not in (None, "")}
             if isinstance(column, Column)
@@ -211,18 +211,6 @@ class Table:
         ]
         notes = {"notes": list(self.notes)} if self.notes else {}
         return {"title": self.title, "columns": columns, "rows": rows, **notes}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Table":
-        """Read a table from the output of :meth:`to_dict`."""
-        columns = [column if isinstance(column, str) else Column(**column) for column in values["columns"]]
-        rows = [
-            [_cell(cell) for cell in row]
-            if isinstance(row, list)
-            else Row(**{**row, "cells": [_cell(cell) for cell in row["cells"]]})
-            for row in values["rows"]
-        ]
-        return cls(values["title"], columns, rows, values.get("notes", ()))
 
 
 def terminal(*parts: RenderableType | Table) -> Group:
@@ -253,9 +241,3 @@ def _in_line(title: str) -> str:
 def mark(series: int | None) -> str:
     """HTML of the colored square of a series of the page's figures."""
     return "" if series is None else f'<span class="mark series-{series % 6}" aria-hidden="true"></span>'
-
-
-def _cell(value: Any) -> Cell:
-    if isinstance(value, dict):
-        return Estimate.from_dict(value)
-    return tuple(value) if isinstance(value, list) else value

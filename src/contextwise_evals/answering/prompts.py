@@ -4,7 +4,7 @@ Before and after the text's last ``visible`` tokens, a prompt has the same token
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,6 @@ import numpy as np
 from jinja2 import TemplateError
 
 from contextwise.base.errors import ConfigError, one_line
-from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Subject, Work
 
 if TYPE_CHECKING:
@@ -156,14 +155,10 @@ def apply_template(
 
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
-    """Raise a ConfigError if the questions have token ids that the model's vocabulary lacks."""
-    highest = max(max(question.prompt(len(question.body)), default=0) for question in questions)
-    size = int(subject.model.get_input_embeddings().weight.shape[0])
-    if highest >= size:
-        raise ConfigError(
-            f"the tokenizer of {subject.source} made the token {highest}, but the model has a vocabulary of {size}; "
-            "save the model's own tokenizer with it"
-        )
+    """Raise a CheckpointError if the questions have token ids that the model's vocabulary lacks."""
+    from contextwise.evaluation.scoring.windows import check_tokens
+
+    check_tokens(max(max(question.prompt(len(question.body)), default=0) for question in questions), subject.model)
 
 
 def check_positions(
@@ -214,26 +209,24 @@ def answer_all(
 ) -> dict[Key, str]:
     """Answer the questions of each task at each visible context that the unfinished work lacks; returns all answers.
 
-    The batches, of one task and one context each, depend on the arguments alone. So an answer comes from the same batch, with
-    the same rounding, however often a measurement is interrupted. ``new_tokens``: most tokens of an answer, by task.
+    The batches, of one task and one context each, depend on the arguments alone. ``new_tokens``: most tokens of an answer.
     """
     from contextwise.evaluation.scoring.windows import batches
 
-    contexts = sorted(visible, reverse=True)
-    total = len(contexts) * sum(map(len, questions.values()))
-    with work.journal("answers", _key) as journal, progress_bar(title, total, "answers") as advance:
-        for context, (task, encoded) in product(contexts, questions.items()):
-            prompts = [question.prompt(context) for question in encoded]
-            lengths = np.array([len(prompt) + new_tokens[task] for prompt in prompts])
-            for batch in batches(lengths, batch_tokens, mixed_up_to):
-                rows = [{"task": task, "visible": context, "index": int(index)} for index in batch]
-                if not all(_key(row) in journal.rows for row in rows):
-                    interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
-                    answers = reader.answer([prompts[index] for index in batch], new_tokens[task])
-                    journal.add(*(row | {"answer": text} for row, text in zip(rows, answers, strict=True)))
-                advance(len(rows), note=f"{task}, {context:,} visible")
-        return {_key(row): row["answer"] for row in journal.rows.values()}
+    groups = [*product(sorted(visible, reverse=True), questions.items())]
+    keys = [(task, context, index) for context, (task, encoded) in groups for index in range(len(encoded))]
 
+    def in_batches() -> Iterator[np.ndarray]:
+        first = 0
+        for context, (task, encoded) in groups:
+            lengths = np.array([len(question.prompt(context)) + new_tokens[task] for question in encoded])
+            yield from (first + batch for batch in batches(lengths, batch_tokens, mixed_up_to))
+            first += len(encoded)
 
-def _key(row: dict[str, Any]) -> Key:
-    return row["task"], row["visible"], row["index"]
+    def answered(rows: list[int]) -> list[dict[str, Any]]:
+        task, context, _ = keys[rows[0]]
+        prompts = [questions[task][keys[row][2]].prompt(context) for row in rows]
+        return [{"answer": text} for text in reader.answer(prompts, new_tokens[task])]
+
+    rows = work.rows("answers", len(keys), in_batches(), answered, title)
+    return {key: row["answer"] for key, row in zip(keys, rows, strict=True)}

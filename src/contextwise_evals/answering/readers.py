@@ -52,7 +52,9 @@ class ModelReader:
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
+        self.model, self.tokenizer = model, tokenizer
+        ends = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        self.pad: int = next(token for token in ends if token is not None)
 
     def answer(self, prompts: Sequence[Sequence[int]], new_tokens: int, until: Sequence[str] = ()) -> list[str]:
         """The answers as texts; a row may end, but is not cut, at a text of ``until``. Errors as for :meth:`write`."""
@@ -82,7 +84,9 @@ class ModelReader:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad, padding_side=side)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
         device, start = self.model.device, len(opening) or ids.shape[1]
-        options = answer_options(new_tokens, self.pad, sampling or Sampling(greedy=True))
+        options: dict[str, Any] = {"max_new_tokens": new_tokens, "pad_token_id": self.pad, "repetition_penalty": 1.0}
+        options |= {"logits_processor": LogitsProcessorList([RefuseNaN()])}
+        options |= (sampling or Sampling(greedy=True)).arguments()
         if until:
             options["stopping_criteria"] = StoppingCriteriaList([Written(self.tokenizer, start, until)])
         if stops:
@@ -92,14 +96,3 @@ class ModelReader:
         with frequencies_for(self.model, ids.shape[1] + new_tokens):
             out = generate(self.model, ids.to(device), attention_mask=mask.to(device), **options)
         return out[:, start:].tolist()
-
-
-def answer_options(new_tokens: int, pad: int, sampling: Sampling) -> dict[str, Any]:
-    """Arguments of ``generate()`` that all answers share."""
-    options = {"max_new_tokens": new_tokens, "pad_token_id": pad, "repetition_penalty": 1.0}
-    return options | {"logits_processor": LogitsProcessorList([RefuseNaN()])} | sampling.arguments()
-
-
-def padding_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Id of the token that pads prompts; one is chosen where the tokenizer has none."""
-    return next(token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if token is not None)

@@ -24,7 +24,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.hashes import content_key
 from contextwise.base.progress import interruption, progress_bar
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.scoring.windows import batches, vocabulary_size
+from contextwise.evaluation.scoring.windows import batches, check_tokens
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import prompt_form
@@ -191,16 +191,6 @@ class BoundedLM(HFLM):
             self.cut[str(request.task_name)].add(int(request.doc_id))
         end = self.tok_decode(self.eot_token_id, skip_special_tokens=False)
         return ids[-room:], new, tuple(dict.fromkeys([*options["until"], end]))
-
-
-def check_tokens(largest: int, model: PreTrainedModel) -> int:
-    """The number of tokens that a model knows; a :class:`CheckpointError` if the token ``largest`` is not among them."""
-    known = vocabulary_size(model)
-    if largest >= known:
-        raise CheckpointError(
-            f"the tokenizer makes a token {largest}, but the model knows only {known}: the tokenizer is not this model's"
-        )
-    return known
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ class ContextCurve(GivenModel, name="context_curve"):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Curve, "context", mode="running", limit=self.limit_documents)
-        curves = [self.measured(settings, folder, f"curve-{self.context}", i) for i in range(self.models)]
+        curves = [self.measured(settings, folder, i) for i in range(self.models)]
         where = "in this one run, " if len(curves) == 1 and not self.model else ""
         claims = [curve_claim(improvement, curves, self.trained, where)]
         if self.trained < self.context:

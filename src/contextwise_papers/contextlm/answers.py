@@ -6,6 +6,7 @@ list of entries with ``instruction``. Either may be a JSON list or JSON Lines, a
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -15,7 +16,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import DataError
-from contextwise.base.progress import interruption, progress_bar
 from contextwise.data.input_files import read_objects
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
 from contextwise_evals.input_files import Form, checked
@@ -128,16 +128,16 @@ class Answers(Measure):
         speaker = Speaker(subject.model, subject.tokenizer, self.template)
         shared = {"model": subject.digest, "dtype": str(subject.model.dtype), "settings": self.identity()}
         keys = [content_key(turns=q.turns, category=q.category, **shared) for q in questions]
-        title = f"answers of {self.model_id}"
-        with work.journal("answers") as journal, progress_bar(title, len(questions), "questions") as advance:
-            for key, question in zip(keys, questions, strict=True):
-                if key not in journal.rows:
-                    interruption.check(f"stopped after {len(journal.rows):,} of {len(questions):,} questions")
-                    sampling = self.sampling(question)
-                    texts, problems = speaker.answer(question.turns, self.max_new_tokens, sampling)
-                    journal.add({"key": key, "row": self._row(benchmark, question, key, texts, problems)})
-                advance()
-            rows = [journal.rows[key]["row"] for key in keys]
+
+        def answered(numbers: list[int]) -> Iterator[dict[str, Any]]:
+            for number in numbers:
+                question = questions[number]
+                texts, problems = speaker.answer(question.turns, self.max_new_tokens, self.sampling(question))
+                yield {"row": self._row(benchmark, question, keys[number], texts, problems)}
+
+        one_by_one = ([number] for number in range(len(questions)))
+        kept = work.rows("questions", len(questions), one_by_one, answered, f"answers of {self.model_id}")
+        rows = [each["row"] for each in kept]
         errors = [next(filter(None, row["errors"])) for row in rows if "errors" in row]
         summary: dict[str, Any] = {"benchmark": benchmark, "file": FILES[benchmark], "questions": len(rows)}
         summary |= {"unanswered": len(errors), "first_error": errors[0] if errors else None}

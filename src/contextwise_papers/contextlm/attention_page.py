@@ -1,6 +1,5 @@
 """Attention received by the tokens and chunks of a text: table, plots, page and JSON (ContextLM, Section 4.3, Figure 5)."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,10 @@ import numpy as np
 
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Table
-from contextwise.reports.page import Page, Plot, Section
-from contextwise_papers import tables
+from contextwise.reports.page import Page, Section
 from contextwise_papers.contextlm.attention import Reading
-from contextwise_papers.page import command_line, plot_figure
-from contextwise_papers.tables import point, table_of
+from contextwise_papers.page import command_line, sections_of
+from contextwise_papers.tables import Plot, point, table_of
 
 MEAN = "mean over layers, heads and the queries that see a token"
 
@@ -21,10 +19,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
     """Write the page (:meth:`~contextwise.reports.page.Page.write`); ``command``: the command line that made it."""
     attention = received(reading)
     sections = [
-        Section(plot.title, [Plot(f"plot-{i}", plot_figure(asdict(plot)), plot.title)])
-        for i, plot in enumerate(drawn(reading, attention, next(iter(attention))))
-    ]
-    sections += [
+        *sections_of([], drawn(reading, attention, next(iter(attention)))),
         Section("Attention received by each chunk", [received_table(reading)]),
         Section("How it was made", command_line(command)),
     ]
@@ -60,7 +55,7 @@ def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: 
     return table_of(title, ["chunk", *columns], rows)
 
 
-def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) -> list[tables.Plot]:
+def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) -> list[Plot]:
     """A line a model, by token; of several models also over the reference's.
 
     The token before the text is left out, since it receives many times what others do.
@@ -77,7 +72,7 @@ def drawn(reading: Reading, attention: dict[str, np.ndarray], reference: str) ->
             name: [point(i, float(values[i])) | {"text": reading.pieces[i]} for i in positions]
             for name, values in by_model.items()
         }
-        plots.append(tables.Plot(heading, "token", y, series))
+        plots.append(Plot(heading, "token", y, series))
     return plots if len(means) > 1 else plots[:1]
 
 

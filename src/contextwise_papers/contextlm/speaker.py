@@ -8,9 +8,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.generation import allowed_new_tokens
 from contextwise.evaluation.sampling import Sampling
-from contextwise.models.rope import frequencies_for
 from contextwise_evals.answering.prompts import apply_template
-from contextwise_evals.answering.readers import answer_options, padding_token
+from contextwise_evals.answering.readers import ModelReader
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
 
 
@@ -18,7 +17,7 @@ class Speaker:
     """Holds conversations; each turn reads the whole of its own. ``template``: as of :class:`.Answers`."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, template: str = "auto") -> None:
-        self.model, self.tokenizer, self.pad = model, tokenizer, padding_token(tokenizer)
+        self.tokenizer, self.reader = tokenizer, ModelReader(model, tokenizer)
         if template == "chat" and tokenizer.chat_template is None:
             raise ConfigError("the model's tokenizer has no chat template; give the template alpaca")
         own = template != "alpaca" and tokenizer.chat_template is not None
@@ -34,7 +33,6 @@ class Speaker:
         )
         return list(encoded["input_ids"])
 
-    @torch.no_grad()
     def answer(
         self, turns: Sequence[str], max_new_tokens: int, sampling: Sampling
     ) -> tuple[list[str], list[str | None]]:
@@ -49,14 +47,11 @@ class Speaker:
             messages.append({"role": "user", "content": turn})
             ids = self.prompt(messages)
             try:
-                count = allowed_new_tokens(self.model, len(ids), max_new_tokens)
+                count = allowed_new_tokens(self.reader.model, len(ids), max_new_tokens)
             except ConfigError as error:
                 left = len(turns) - len(texts)
                 return texts + [""] * left, [None] * len(texts) + [str(error)] * left
-            rows = torch.tensor([ids], device=self.model.device)
-            with frequencies_for(self.model, len(ids) + count):
-                options = answer_options(count, self.pad, sampling) | {"eos_token_id": self.ends or None}
-                out = self.model.generate(rows, attention_mask=torch.ones_like(rows), **options)
-            texts.append(self.tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True).strip())
+            (written,) = self.reader.write([ids], count, stops=self.ends, sampling=sampling)
+            texts.append(self.tokenizer.decode(written, skip_special_tokens=True).strip())
             messages.append({"role": "assistant", "content": texts[-1]})
         return texts, [None] * len(texts)

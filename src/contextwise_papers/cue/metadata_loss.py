@@ -67,7 +67,8 @@ class MetadataLoss(Loss):
 
 def behind(scores: "Scores", tokens_D: np.ndarray) -> "Scores":
     """The scores without those of the first tokens of each document."""
-    starts = np.cumsum(scores.targets) - scores.targets
-    kept = np.arange(len(scores.nats)) >= np.repeat(starts + tokens_D, scores.targets)
+    from contextwise.evaluation.scoring.scores import numbered
+
+    kept = numbered(scores.targets) >= np.repeat(tokens_D, scores.targets)
     targets = np.maximum(scores.targets - tokens_D, 0)
     return replace(scores, targets=targets, nats=scores.nats[kept], visible=scores.visible[kept])

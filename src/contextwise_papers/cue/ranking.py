@@ -15,7 +15,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
 from contextwise.data.input_files import read_objects
 from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.evaluation.scoring.windows import check_tokens
 from contextwise_evals.input_files import Form, checked
 from contextwise_papers.cue.contexts import context_texts, encoded_sets, trained_types
 from contextwise_papers.cue.scoring import Rows, score_rows
@@ -54,12 +54,7 @@ def rank_file(subject: Subject, file: Path, weight: float, work: Work) -> tuple[
     if not lists:
         raise DataError(f"{file} is empty; give {LISTS}")
     tokens = [ids for where, group in lists.items() for ids in _token_ids(where, group, subject.tokenizer, weight)]
-    highest, vocabulary = max(int(ids.max()) for ids in tokens), vocabulary_size(subject.model)
-    if highest >= vocabulary:
-        raise ConfigError(
-            f"the tokenizer gives the token {highest}, but the model knows {vocabulary} tokens; give the tokenizer that "
-            "belongs to the model"
-        )
+    check_tokens(max(int(ids.max()) for ids in tokens), subject.model)
     types, given = trained_types(subject.config), sum(bool(group.contexts) for group in lists.values())
     further = None
     if given and types:
@@ -75,7 +70,7 @@ def rank_file(subject: Subject, file: Path, weight: float, work: Work) -> tuple[
     with progress_bar(f"rescore {subject.name}", None, "tokens") as advance:
         rows = Rows(tokens, end_of_text(subject.model, subject.tokenizer))
         options: dict[str, Any] = {"batch_tokens": subject.batch_tokens, "on_progress": advance, "work": work}
-        log_probabilities = iter((-rows.sums(score_rows(subject.model, rows, further, **options).nats)).tolist())
+        log_probabilities = iter((-score_rows(subject.model, rows, further, **options).document_sums()).tolist())
     sizes = iter(map(len, tokens))
     ranked = [
         {**({} if group.id is None else {"id": group.id}), "ranked": _ranked(group, log_probabilities, sizes, weight)}

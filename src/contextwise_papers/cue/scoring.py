@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from contextwise.base.errors import DataError
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, Subject, positions
-from contextwise.evaluation.scoring.scores import Scores
+from contextwise.evaluation.scoring.scores import Scores, numbered
 from contextwise.evaluation.scoring.windows import score_documents
 from contextwise.models.losses import IGNORED
 from contextwise.objectives.objective import generator
@@ -96,7 +96,7 @@ class Sentences:
                 f"the split {corpus.split!r} of {corpus.path} has no sentence to score: the first {self.documents:,} of its "
                 "documents are empty or white space"
             )
-        self.numbers = np.arange(len(self.articles)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self.numbers = numbered(counts)
         indices = zip(self.articles.tolist(), self.numbers.tolist(), strict=True)
         tokens = [self.index.read(document, number, number + 1) for document, number in indices]
         self.rows = Rows(tokens, vocabulary.end("sentence"))
@@ -110,8 +110,7 @@ class Sentences:
 
     def positions(self) -> np.ndarray:
         """(N,) int32: the position of each target in its sentence, from 0."""
-        lengths = self.rows.lengths
-        return (np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)).astype(np.int32)
+        return numbered(self.rows.lengths).astype(np.int32)
 
     def of_targets(self, values_S: np.ndarray) -> np.ndarray:
         """(N,) int32: the values of the sentences, repeated for each of their targets."""

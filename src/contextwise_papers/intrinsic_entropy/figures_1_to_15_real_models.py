@@ -83,10 +83,7 @@ class RealEntropy(GivenModel, name="real_entropy"):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Entropy, "contexts", "samples", "layer", density_samples=self.kept)
-        kind = "entropy" if self.layer == "last" else f"entropy-layer-{self.layer}"
-        entropies = [
-            IntrinsicEntropy(self.measured(settings, folder, kind, index=index)) for index in range(self.models)
-        ]
+        entropies = [IntrinsicEntropy(self.measured(settings, folder, index)) for index in range(self.models)]
         entropy = entropies[0]
         summary = entropy.measurement.summary
         if self.show == "regimes":

@@ -47,8 +47,7 @@ class NeedleCurves(GivenModel, name="needle_curves"):
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         settings = self.settings_of(Needles, "length", "samples", "seed")
-        kind = f"needles-{self.length}-{self.samples}-{self.seed}"
-        summary = self.measured(settings, folder, kind).summary
+        summary = self.measured(settings, folder).summary
         rows = summary["rows"]
         title = f"{self.samples} texts of up to {self.length:,} tokens, the answer's loss; 95% intervals over texts"
         table = needles_table(summary, title)
@@ -140,11 +139,7 @@ class RulerCurves(GivenModel, name="ruler_curves"):
             self.settings_of(Ruler, *shared, length=length, gamma=gamma)
             for length, gamma in itertools.product(self.lengths, self.gammas)
         ]
-        results = {}
-        for own in settings:
-            name = f"{own.length}-gamma-{own.gamma:g}-{self.samples}-{self.seed}{'-chat' * self.chat}"
-            result = self.measured(own, folder, f"ruler-{'-'.join(self.tasks)}-{name}")
-            results[own.length, own.gamma] = result.summary["results"]
+        results = {(own.length, own.gamma): self.measured(own, folder).summary["results"] for own in settings}
         tables, plots, claims = [], [], []
         for task in self.tasks:
             rows: list[list[Any]] = []
@@ -179,9 +174,7 @@ class RulerCurves(GivenModel, name="ruler_curves"):
         """
         shared, qa = ("seed", "chat", "example"), self.qa if task == "qa_1" else None
         own = {"tasks": [task], "samples": self.entropy_samples, "length": length, "gamma": self.gammas[0], "qa": qa}
-        settings = self.settings_of(RulerFeatures, *shared, **own)
-        name = f"{task}-{length}-gamma-{self.gammas[0]:g}-{self.entropy_samples}-{self.seed}{'-chat' * self.chat}"
-        result = self.measured(settings, folder, f"ruler-features-{name}")
+        result = self.measured(self.settings_of(RulerFeatures, *shared, **own), folder)
         features = {visible: result.features(visible) for visible in result.summary["settings"]["visible"]}
         directions = density_directions(*next(iter(features.values())).shape)
         return {v: kde_entropy(leading_directions(x_ND, directions)) for v, x_ND in features.items()}, directions

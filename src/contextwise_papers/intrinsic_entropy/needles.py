@@ -8,8 +8,7 @@ measured with ever more of the leftmost tokens masked. Both needles are needed, 
 Legend of shapes: E examples, M numbers of masked tokens.
 """
 
-from collections.abc import Sequence
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -217,21 +216,22 @@ def all_nats(
     subject: Subject, examples: Sequence[Encoded], answers: Sequence[Sequence[int]], steps: Sequence[int], work: Work
 ) -> np.ndarray:
     """(M, E) nats of each example's answer with each number of tokens masked."""
-    total = len(steps) * len(examples)
-    key = itemgetter("masked", "index")
-    with work.journal("answers", key) as journal, progress_bar(f"needles {subject.name}", total, "answers") as advance:
-        for masked in steps:
-            prompts = [example.prompt(max(0, len(example.body) - masked)) for example in examples]
-            rows = max(1, subject.batch_tokens // max(map(len, prompts)))
-            for first in range(0, len(prompts), rows):
-                chosen = range(len(prompts))[first : first + rows]
-                advance(len(chosen))
-                if all((masked, i) in journal.rows for i in chosen):
-                    continue
-                interruption.check(f"stopped after {len(journal.rows):,} of {total:,} answers")
-                nats = answer_nats(subject.model, [prompts[i] for i in chosen], [answers[i] for i in chosen])
-                if not np.isfinite(nats).all():
-                    raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
-                given = zip(chosen, nats.tolist(), strict=True)
-                journal.add(*({"masked": masked, "index": i, "nats": value} for i, value in given))
-        return np.array([[journal.rows[masked, i]["nats"] for i in range(len(examples))] for masked in steps])
+    count = len(examples)
+
+    def prompt(row: int) -> list[int]:
+        example = examples[row % count]
+        return example.prompt(max(0, len(example.body) - steps[row // count]))
+
+    def in_batches() -> Iterator[range]:
+        for rows in (range(first, first + count) for first in range(0, len(steps) * count, count)):
+            size = max(1, subject.batch_tokens // max(len(prompt(row)) for row in rows))
+            yield from (rows[first : first + size] for first in range(0, count, size))
+
+    def scored(rows: list[int]) -> list[dict[str, Any]]:
+        nats = answer_nats(subject.model, [prompt(row) for row in rows], [answers[row % count] for row in rows])
+        if not np.isfinite(nats).all():
+            raise CheckpointError(f"the losses of {subject.source} are not finite; the model is damaged")
+        return [{"nats": value} for value in nats.tolist()]
+
+    kept = work.rows("answers", len(steps) * count, in_batches(), scored, f"needles {subject.name}")
+    return np.array([row["nats"] for row in kept]).reshape(len(steps), count)

@@ -12,7 +12,7 @@ from contextwise.reports.page import Page, Section
 from contextwise_papers.claims import VERDICTS
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import VIEWS, Limits, View, eigenvalues
-from contextwise_papers.page import plot_figure
+from contextwise_papers.page import sections_of
 
 NOTES = (
     "Intervals of fits come from the scatter of the contexts about the fit; the losses of neighbouring contexts are of the "
@@ -28,10 +28,7 @@ def write_entropy_page(entropy: IntrinsicEntropy, path: Path, command: list[str]
     by_context = measures(entropy, 3, 3, "By visible context. Losses and entropies in nats.")
     sections = [Section("Measures", [by_context])]
     for tables, _, plots in _views(entropy):
-        sections += [Section(table.title, [Table("", table.columns, table.rows, table.notes)]) for table in tables]
-        for plot in plots:
-            shown = page.Plot(f"plot-{len(sections)}", plot_figure(vars(plot)), plot.title)
-            sections.append(Section(plot.title, [shown]))
+        sections += sections_of(tables, plots, first=len(sections))
     made = [page.commands([shlex.join(command)])]
     made.append(page.details("Environment", page.facts(page.environment_facts(summary["environment"]))))
     sections += [Section("Notes", [page.bullets([*entropy.notes, *NOTES])]), Section("How it was made", made)]

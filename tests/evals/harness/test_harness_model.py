@@ -181,7 +181,7 @@ def with_few_tokens():
         ),
         pytest.param(
             lambda: score_rows(model_of_bytes(), [Row((1, 2), ((0, (300,)),))]),
-            CheckpointError, "makes a token 300, but the model knows only 257", id="tokenizer of another model",
+            CheckpointError, "makes the token 300, but the model knows only 257", id="tokenizer of another model",
         ),
         pytest.param(
             lambda: BoundedLM(
@@ -203,7 +203,7 @@ def with_few_tokens():
         ),
         pytest.param(
             lambda: bounded(with_few_tokens()).generate_until([asking("a")]),
-            CheckpointError, "makes a token 97, but the model knows only 90", id="answers with another tokenizer",
+            CheckpointError, "makes the token 97, but the model knows only 90", id="answers with another tokenizer",
         ),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.sampling import Sampling
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM
+from contextwise_evals.answering.readers import ModelReader
 from contextwise_papers.contextlm.answers import Answers, Question, read_questions
 from contextwise_papers.contextlm.speaker import Speaker
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, prompt_text
@@ -82,19 +83,18 @@ def test_what_was_said_before_changes_an_answer(sampling):
     assert other[2] != texts[2]
 
 
-def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers():
-    model, known, read = small_model("gpt2"), tokenizer(), []
-    model.register_forward_pre_hook(lambda module, args, given: read.append(given["input_ids"]), with_kwargs=True)
+def test_an_answer_ends_at_the_models_end_and_at_the_tokenizers(monkeypatch):
+    model, known, written, write = small_model("gpt2"), tokenizer(), [], ModelReader.write
+    monkeypatch.setattr(ModelReader, "write", lambda *a, **given: written.append(write(*a, **given)) or written[-1])
     model.generation_config.eos_token_id = 3
     speaker = Speaker(model, known)
     assert speaker.ends == [3, known.eos_token_id]
-    speaker.ends = []
     speaker.answer(TURNS[:1], 9, GREEDY)
-    assert len(read) == 9
-    model.generation_config.eos_token_id = int(read[2])  # the second token that was written
-    read.clear()
+    ((whole,),) = written
+    assert len(whole) == 9
+    model.generation_config.eos_token_id = whole[1]
     Speaker(model, known).answer(TURNS[:1], 9, GREEDY)
-    assert len(read) == 2
+    assert written[1] == [whole[:2]]
 
 
 def test_the_chat_template_writes_the_published_prompt():
@@ -158,7 +158,7 @@ def test_a_stopped_run_resumes_and_a_finished_one_is_not_made_again(model_folder
         with pytest.raises(Interrupted, match="stopped after 1 of 3 questions; run the same command again to resume"):
             answered("b")
     assert not (tmp_path / "b").exists()
-    with (tmp_path / "b.unfinished" / "answers.jsonl").open("a") as file:
+    with (tmp_path / "b.unfinished" / "questions.jsonl").open("a") as file:
         file.write('{"key": "half a li')  # killed while it wrote
     checks = []
     with monkeypatch.context() as patch:

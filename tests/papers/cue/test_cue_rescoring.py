@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, DataError
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
@@ -145,7 +145,7 @@ def test_what_a_model_does_not_take_is_refused(cue, rescore):
     with pytest.raises(DataError, match="the context 'title' is an object"):
         rescore(cue, ["a"], {"title": {"main": "x"}})
     small = GPT2LMHeadModel(GPT2Config(vocab_size=100, n_embd=8, n_layer=1, n_head=1, eos_token_id=0, bos_token_id=0))
-    with pytest.raises(ConfigError, match="the tokenizer gives the token 122, but the model knows 100 tokens"):
+    with pytest.raises(CheckpointError, match="the tokenizer makes the token 122, but the model knows only 100"):
         rescore(small, ["az"])
 
 

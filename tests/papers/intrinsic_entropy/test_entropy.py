@@ -264,5 +264,5 @@ def test_damaged_files_are_named(measured, tmp_path):
         (copy.path / name).write_bytes(b"no")
     with pytest.raises(DataError, match="spectra.parquet has changed"):
         copy.spectra()
-    with pytest.raises(DataError, match="features.safetensors cannot be read"):
+    with pytest.raises(DataError, match="features.safetensors has changed"):
         copy.features(4)

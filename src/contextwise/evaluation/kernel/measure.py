@@ -123,6 +123,7 @@ def measure(
     corpus: "Corpus | None" = None,
     *,
     out: str | Path | None = None,
+    home: Path | None = None,
     overwrite: bool = False,
     dtype: str | None = None,
     device: str = "auto",
@@ -137,8 +138,8 @@ def measure(
         source: a run folder, a Hugging Face model folder, a name on the Hub, a loaded model, or a subject.
         settings: the measure.
         corpus: the documents (one split of a corpus), for a measure that needs one.
-        out: folder of the result; by default ``RUN/evaluation/NAME-CORPUS-SPLIT-KEY``, or ``evaluation/MODEL/…`` for a model
-            that is no run.
+        out: folder of the result; by default ``HOME/NAME-CORPUS-SPLIT-KEY``.
+        home: folder of the model's results; by default ``RUN/evaluation``, or ``evaluation/MODEL`` for a model that is no run.
         overwrite: replace another result in ``out``.
         dtype, device, batch_tokens: as :class:`Subject` takes them; ``dtype`` is by default the measure's, of a loaded model
             its own.
@@ -179,7 +180,7 @@ def measure(
     read_by = {"tokenizer": subject.tokenizer_hash} if subject.loaded and corpus is None else {}
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **read_by)
     name = "-".join(filter(None, (settings.name, label, key[:8])))
-    path = subject.home / name if out is None else output_folder(Path(out))
+    path = (home or subject.home) / name if out is None else output_folder(Path(out))
     with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
             work.discard()  # the process that wrote the result was killed before it did

@@ -1,7 +1,7 @@
 """A result on disk: a folder with ``summary.json`` and the tables beside it, complete or absent."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -61,27 +61,24 @@ class Result(Viewed):
 
     def table_of(self, name: str) -> "pa.Table":
         """The table ``NAME.parquet``; raises DataError if it is missing or damaged."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        file = self.path / f"{name}.parquet"
-        _check_unchanged(self.path, file.name)
-        try:
-            return pq.read_table(file)
-        except (OSError, pa.ArrowException) as error:
-            reason = one_line(error, 120)
-            raise DataError(
-                f"the table {file} cannot be read ({reason}); remove {self.path} and measure again"
-            ) from None
+        return self._read(f"{name}.parquet", pq.read_table)
 
     def rows_of(self, name: str) -> list[dict[str, Any]]:
         """The rows of ``NAME.jsonl``; raises DataError if the file is missing or damaged."""
-        file = self.path / f"{name}.jsonl"
-        _check_unchanged(self.path, file.name)
+        content = self._read(f"{name}.jsonl", Path.read_bytes)
+        return [parse_json(line) for line in content.decode().split("\n") if line]
+
+    def _read(self, name: str, read: Callable[[Path], Any]) -> Any:
+        """What ``read`` makes of a file of the result; raises DataError if the file is missing or damaged."""
+        file = self.path / name
+        _check_unchanged(self.path, name)
         try:
-            return [parse_json(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read ({error}); remove {self.path} and measure again") from None
+            return read(file)
+        except (OSError, ValueError, RuntimeError) as error:  # of a file that is as it was written: rare
+            reason = one_line(error, 120)
+            raise DataError(f"{file} cannot be read ({reason}); remove {self.path} and measure again") from None
 
 
 def _summary(path: Path, what: str) -> dict[str, Any]:

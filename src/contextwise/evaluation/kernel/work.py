@@ -4,16 +4,14 @@ import contextlib
 import json
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from operator import itemgetter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.files import atomic_write, disk_errors, exclusive, read_sealed_json, write_sealed_json
-from contextwise.base.progress import interruption
+from contextwise.base.progress import interruption, progress_bar
 from contextwise.base.schemas import parse_json
 
 if TYPE_CHECKING:
@@ -23,55 +21,34 @@ if TYPE_CHECKING:
 QUESTION = "question.json"
 WHAT = "the unfinished work"
 SECONDS_BETWEEN_SAVES = 30.0
-OWN_KEY = itemgetter("key")
 Row = dict[str, Any]
 
 
 class Journal:
     """Finished rows, one JSON line each, written as soon as they are computed; a stopped run resumes from them.
 
-    ``rows`` maps keys to rows, in the order in which they were added.
+    ``rows`` maps the ``key`` of each row to the row, in the order in which they were added.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, key: Callable[[Row], Hashable]) -> None:
-        self.path, self.key, self._file, self._writing = path, key, file, threading.Lock()
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path, self._file = path, file
         file.seek(0)
         *lines, partial = file.read().split(b"\n")  # the last row may not be complete
         try:
-            self.rows: dict[Hashable, Row] = {key(row): row for row in map(parse_json, lines)}
+            self.rows: dict[Hashable, Row] = {row["key"]: row for row in map(parse_json, lines)}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is damaged ({str(error)[:100]}); fix that line, or remove the file") from None
         file.truncate(file.tell() - len(partial))
 
-    @classmethod
-    @contextlib.contextmanager
-    def opened(cls, path: Path, key: Callable[[Row], Hashable] = OWN_KEY) -> Iterator["Journal"]:
-        """Read the rows of the file, and keep other processes out while the block runs; ``key`` identifies a row.
-
-        Raises:
-            ConfigError: another process has it open.
-            DataError: it cannot be read or written.
-        """
-        with exclusive(path, "the answers"):
-            with disk_errors("the answers", path):
-                file = path.open("a+b")
-            with file:
-                journal = cls(path, file, key)
-                try:
-                    yield journal
-                finally:
-                    if not journal.rows:
-                        path.unlink()
-
     def add(self, *rows: Row) -> None:
-        """Keep rows; on return they are on the disk, else a DataError is raised. Several threads may call it at once."""
+        """Keep rows; on return they are on the disk, else a DataError is raised."""
         # Half of a surrogate pair, which a model can write, has no UTF-8: JSON's escapes are ASCII.
         lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
-        with self._writing, disk_errors("the answers", self.path):
+        with disk_errors("the answers", self.path):
             self._file.write(lines)
             self._file.flush()
             os.fsync(self._file.fileno())
-            self.rows.update((self.key(row), row) for row in rows)
+        self.rows.update((row["key"], row) for row in rows)
 
 
 class Work:
@@ -138,11 +115,34 @@ class Work:
         return not self.path.is_dir()
 
     @contextlib.contextmanager
-    def journal(self, name: str, key: Callable[[Row], Hashable] = OWN_KEY) -> Iterator[Journal]:
-        """Rows that are kept as soon as they are added, in ``NAME.jsonl``; ``key`` as for :meth:`Journal.opened`."""
+    def journal(self, name: str) -> Iterator[Journal]:
+        """Rows that are kept as soon as they are added, in ``NAME.jsonl``; DataError if it is damaged, or not writable."""
         self._start()
-        with Journal.opened(self.path / f"{name}.jsonl", key) as journal:
-            yield journal
+        path = self.path / f"{name}.jsonl"
+        with disk_errors("the answers", path):
+            file = path.open("a+b")
+        with file:
+            yield Journal(path, file)
+
+    def rows(
+        self,
+        name: str,
+        count: int,
+        batches: "Iterable[Iterable[int]]",
+        make: Callable[[list[int]], Iterable[Row]],
+        title: str,
+    ) -> list[Row]:
+        """Rows 0 to ``count`` - 1 of what ``name`` says, kept batch by batch; ``make`` gets the indices of a batch.
+
+        A batch is made whole if one of its rows was not kept: with the same rounding, however often a measurement is stopped.
+        """
+        with self.journal(name) as journal, progress_bar(title, count, name) as advance:
+            for indices in (list(map(int, batch)) for batch in batches):
+                if not all(index in journal.rows for index in indices):
+                    interruption.check(f"stopped after {len(journal.rows):,} of {count:,} {name}")
+                    journal.add(*({"key": i, **row} for i, row in zip(indices, make(indices), strict=True)))
+                advance(len(indices))
+            return [journal.rows[index] for index in range(count)]
 
     def save(self, name: str, arrays: "Mapping[str, np.ndarray | torch.Tensor]") -> None:
         """Keep arrays, or tensors, under a name, in place of the earlier ones, in one step; DataError if the disk is full."""

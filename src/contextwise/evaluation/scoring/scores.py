@@ -47,11 +47,15 @@ class Scores:
 
     def table(self) -> pa.Table:
         """Table with a row per target: ``document``, ``position`` (from 0), ``visible``, ``nats``."""
-        starts = np.repeat(np.cumsum(self.targets) - self.targets, self.targets)
-        position = np.arange(len(self.nats)) - starts + self.first_position
+        position = numbered(self.targets) + self.first_position
         document = np.repeat(np.arange(len(self.targets), dtype=np.int32), self.targets)
         columns = {"document": document, "position": position.astype(np.int32)}
         return pa.table(columns | {"visible": self.visible, "nats": self.nats})
+
+
+def numbered(sizes: np.ndarray) -> np.ndarray:
+    """The place of each item in its group, from 0, of groups of these ``sizes`` one after the other."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def documents_table(corpus: "Corpus", scores: Scores) -> pa.Table:

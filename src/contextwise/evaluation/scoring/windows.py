@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError, DataError, NotFiniteError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, NotFiniteError
 from contextwise.base.progress import interruption, say
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.kernel.work import Work
-from contextwise.evaluation.scoring.scores import Scores
+from contextwise.evaluation.scoring.scores import Scores, numbered
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
@@ -115,7 +115,7 @@ def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: b
     beyond_first = np.maximum(targets - context, 0)
     windows = (targets > 0) + -(-beyond_first // stride)
     document = np.repeat(np.arange(len(targets)), windows)
-    index = np.arange(len(document)) - np.repeat(np.cumsum(windows) - windows, windows)
+    index = numbered(windows)
     start = index * stride
     length = np.minimum(context, targets[document] - start)
     skip = np.where(index > 0, context - stride, 0)
@@ -160,17 +160,11 @@ def score_documents(
     *,
     full_windows: bool = False,
     limit: int | None = None,
-    batch_tokens: int = DEFAULT_BATCH_TOKENS,
-    on_progress: Callable[[int], None] | None = None,
-    further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
-    work: Work | None = None,
-    part: str = "scores",
+    **options: Any,
 ) -> Scores:
     """Score every token of the corpus (of its first ``limit`` documents, if given), each from windows as above.
 
-    ``on_progress`` gets the number of targets of each batch. ``further`` returns the further inputs of the model, such as
-    contexts, for the documents (B,) of a batch. ``work`` keeps the finished part, under the name ``part``; a later call resumes
-    it.
+    ``options`` are those of :func:`score_windows`.
     """
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
     first_position = 0 if corpus.end_of_text is not None else 1
@@ -178,39 +172,54 @@ def score_documents(
     plan = plan_windows(targets, context, stride, full_windows)
     if not len(plan.document):
         raise DataError("there is no token to score: the documents are empty, or hold one token and no end-of-text")
-    stops = np.cumsum(targets)
-    scores = Scores(targets, np.zeros(stops[-1], np.float32), np.zeros(stops[-1], np.int32), first_position)
-    total = len(plan.document)
-    plan = plan.chosen(np.argsort(-plan.length, kind="stable"))  # in the order of the batches
-    state = {"nats": scores.nats, "visible": scores.visible, "done": np.zeros(1, np.int64)}
+    nats, sizes = score_windows(model, corpus, plan, **options), plan.length - plan.skip
+    # End-of-text, the first token of a document's first window, does not count as visible.
+    visible = plan.skip + 1 - ((plan.start == 0) & (first_position == 0))
+    return Scores(targets, nats, (np.repeat(visible, sizes) + numbered(sizes)).astype(np.int32), first_position)
+
+
+def score_windows(
+    model: PreTrainedModel,
+    corpus: Documents,
+    plan: Plan,
+    *,
+    batch_tokens: int = DEFAULT_BATCH_TOKENS,
+    on_progress: Callable[[int], None] | None = None,
+    further: Callable[[np.ndarray], dict[str, torch.Tensor]] | None = None,
+    work: Work | None = None,
+    part: str = "scores",
+) -> np.ndarray:
+    """Losses (N,) float32 of the targets of windows, one window after the other.
+
+    ``on_progress`` gets the number of targets of each batch. ``further`` returns the further inputs of the model, such as
+    contexts, for the documents (B,) of a batch. ``work`` keeps the finished part, under the name ``part``; a later call resumes
+    it.
+    """
+    sizes, total = plan.length - plan.skip, len(plan.document)
+    stops, in_order = np.cumsum(sizes), np.argsort(-plan.length, kind="stable")  # of the batches
+    state = {"nats": np.zeros(stops[-1], np.float32), "done": np.zeros(1, np.int64)}
     saved = None if work is None else work.resumed(part, state)
     if saved is not None and 0 < saved["done"][0] <= total:
-        for name, array in saved.items():
-            state[name][:] = array
+        state = saved
         say(f"resuming a stopped measurement: {state['done'][0]:,} of {total:,} windows are done")
-    before = plan.chosen(np.arange(state["done"][0]))
-    plan = plan.chosen(np.arange(state["done"][0], total))
+    before, rest = np.split(in_order, state["done"])
     if on_progress is not None:
-        on_progress(int((before.length - before.skip).sum()))
+        on_progress(int(sizes[before].sum()))
     with evaluating(model), torch.inference_mode():
-        for rows in batches(plan.length, batch_tokens, same_frequencies_up_to(model)):
-            if work is None or state["done"][0] == len(before.document):  # else it is checked behind each batch
+        for batch in batches(plan.length[rest], batch_tokens, same_frequencies_up_to(model)):
+            if work is None or state["done"][0] == len(before):  # else it is checked behind each batch
                 interruption.check("scoring was stopped")
+            rows = rest[batch]
             inputs = {} if further is None else further(plan.document[rows])
-            nats_BT = window_losses(model, corpus, plan, rows, **inputs)
-            for row, window in enumerate(rows):
-                document, start = int(plan.document[window]), int(plan.start[window])
-                skip, length = int(plan.skip[window]), int(plan.length[window])
-                offset = int(stops[document] - targets[document]) + start
-                scores.nats[offset + skip : offset + length] = nats_BT[row, skip:length]
-                visible = np.arange(skip + 1, length + 1) - int(start == first_position == 0)
-                scores.visible[offset + skip : offset + length] = visible
+            for nats_T, window in zip(window_losses(model, corpus, plan, rows, **inputs), rows, strict=True):
+                scored = nats_T[plan.skip[window] : plan.length[window]]
+                state["nats"][stops[window] - len(scored) : stops[window]] = scored
             if on_progress is not None:
-                on_progress(int((plan.length[rows] - plan.skip[rows]).sum()))
+                on_progress(int(sizes[rows].sum()))
             state["done"] += len(rows)
             if work is not None and state["done"][0] < total:
                 work.checkpoint(part, lambda: state, f"after {state['done'][0]:,} of {total:,} windows")
-    return scores
+    return state["nats"]
 
 
 def window_losses(
@@ -255,6 +264,17 @@ def vocabulary_size(model: PreTrainedModel) -> int:
     """Rows of the model's input embedding."""
     embeddings: Any = model.get_input_embeddings()
     return int(embeddings.weight.shape[0])
+
+
+def check_tokens(largest: int, model: PreTrainedModel) -> int:
+    """The number of tokens that a model knows; a CheckpointError if its tokenizer's token ``largest`` is not among them."""
+    known = vocabulary_size(model)
+    if largest >= known:
+        raise CheckpointError(
+            f"the tokenizer makes the token {largest}, but the model knows only {known:,}: the tokenizer is not this model's; "
+            "save the model's own with it"
+        )
+    return known
 
 
 def not_finite(what: str) -> NotFiniteError:

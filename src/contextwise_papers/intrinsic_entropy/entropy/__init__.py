@@ -6,13 +6,14 @@ eigenvalues, the losses and a bounded sample of features are kept (intrinsic ent
 them is computed from the files (``analysis.py``).
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 from rich.console import RenderableType
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, counted
 from contextwise.base.tables import Column, Table
 from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
@@ -37,10 +38,7 @@ Layer = Annotated[Literal["last"] | int, BeforeValidator(_layer)]
 
 
 class EntropyResult(Result):
-    """Losses, spectra and kept features at several contexts.
-
-    Each method raises DataError if its file cannot be read.
-    """
+    """Losses, spectra and kept features at several contexts; its methods raise DataError for a file that is damaged."""
 
     @property
     def contexts(self) -> list[int]:
@@ -63,16 +61,13 @@ class EntropyResult(Result):
 
     def features(self, context: int) -> "torch.Tensor":
         """(K, D) features that were kept at a context."""
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
-        file = self.path / "features.safetensors"
-        try:
+        def read(file: Path) -> "torch.Tensor":
             with safe_open(file, "pt") as content:
                 return content.get_tensor(str(context))
-        except (OSError, SafetensorError) as error:
-            raise DataError(
-                f"the features {file} cannot be read ({str(error)[:120]}); remove {self.path} and measure again"
-            ) from None
+
+        return self._read("features.safetensors", read)
 
 
 class Entropy(Measure):

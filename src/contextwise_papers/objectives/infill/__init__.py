@@ -6,7 +6,6 @@ from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.progress import progress_bar
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import evaluation_table
 
@@ -58,9 +57,7 @@ class Infill(Measure):
         objective = filling_objective(subject)
         infiller = Infiller(subject.model, subject.tokenizer, objective=objective, **options)
         prompts = [infiller.prompt(task.prefix, task.suffix) for task in holes.tasks]
-        bar = progress_bar(f"infill {subject.name}", len(prompts), "holes")
-        with bar as advance, work.journal("holes") as journal:
-            fillings = fill(infiller, prompts, subject.batch_tokens, advance, journal)
+        fillings = fill(infiller, prompts, subject.batch_tokens, work, f"infill {subject.name}")
         seen = ["the run was trained on these very documents; they are not held out"]
         summary, rows = scores(holes.tasks, fillings)
         about = {

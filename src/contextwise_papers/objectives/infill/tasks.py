@@ -11,7 +11,7 @@ Intervals are over documents: one of a corpus, or a problem of HumanEval, which 
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,11 +21,10 @@ from rapidfuzz.distance import Indel
 
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.hashes import sha256_file
-from contextwise.base.progress import interruption
 from contextwise.data import Corpus
 from contextwise.data.documents import text_digest
 from contextwise.data.input_files import read_objects, readable
-from contextwise.evaluation.kernel import Journal
+from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.windows import batches
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.objectives.objective import generator
@@ -191,19 +190,16 @@ def edit_similarity(filled: str, expected: str) -> float:
     return float(Indel.normalized_similarity(filled.rstrip(), expected.rstrip()))
 
 
-def fill(
-    infiller: Infiller, prompts: list[Prompt], batch_tokens: int, advance: Callable[..., None], journal: Journal
-) -> list[Filling]:
+def fill(infiller: Infiller, prompts: list[Prompt], batch_tokens: int, work: Work, title: str) -> list[Filling]:
     """Generate the middles, in the order of the prompts, in batches of similar length, longest first; Interrupted on a stop."""
-    rest = np.array([i for i in range(len(prompts)) if i not in journal.rows], dtype=np.int64)
-    advance(len(prompts) - len(rest))
-    lengths = np.array([len(prompts[i].ids) + infiller.new_tokens for i in rest])
-    for rows in batches(lengths, batch_tokens, same_frequencies_up_to(infiller.model)):
-        interruption.check(f"the evaluation was stopped after {len(journal.rows):,} of {len(prompts):,} holes")
-        fillings = infiller.fill([prompts[i] for i in rest[rows]])
-        journal.add(*({"key": int(i), **each._asdict()} for i, each in zip(rest[rows], fillings, strict=True)))
-        advance(len(rows))
-    return [Filling(journal.rows[i]["text"], journal.rows[i]["complete"]) for i in range(len(prompts))]
+    lengths = np.array([len(prompt.ids) + infiller.new_tokens for prompt in prompts])
+
+    def filled(rows: list[int]) -> list[dict[str, Any]]:
+        return [filling._asdict() for filling in infiller.fill([prompts[row] for row in rows])]
+
+    in_batches = batches(lengths, batch_tokens, same_frequencies_up_to(infiller.model))
+    rows = work.rows("holes", len(prompts), in_batches, filled, title)
+    return [Filling(row["text"], row["complete"]) for row in rows]
 
 
 def scores(tasks: list[Task], fillings: list[Filling]) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -1,32 +1,22 @@
-"""Rows kept as soon as they are known: by several threads, by one process at a time, and after a kill."""
+"""Rows kept as soon as they are known, in batches that a stopped measurement resumes, and after a kill."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import ConfigError, DataError, Interrupted
 from contextwise.base.hashes import content_key
-from contextwise.evaluation.kernel.work import Journal, Work
+from contextwise.evaluation.kernel.work import Work
 
 
-def by_number(row):
-    return row["task"], row["number"]
+@pytest.fixture
+def work(tmp_path):
+    return Work(tmp_path / "kept", "", {})
 
 
-def test_one_process_at_a_time_and_nothing_left_of_nothing(tmp_path):
-    with Journal.opened(tmp_path / "new" / "x.jsonl") as journal:
-        with (
-            pytest.raises(ConfigError, match="another process is using the answers .*x.jsonl"),
-            Journal.opened(journal.path),
-        ):
-            pass
-        journal.add({"key": "a", "text": "half a pair: \ud800"})
-    with Journal.opened(journal.path) as again:
-        assert again.rows == {"a": {"key": "a", "text": "half a pair: \ud800"}}
-    with Journal.opened(tmp_path / "other" / "x.jsonl"):
-        pass
-    assert not (tmp_path / "other").exists()
+@pytest.fixture
+def file(work):
+    return work.path / "x.jsonl"
 
 
 @pytest.mark.parametrize("kept", [[], [{"key": "a"}]])
@@ -42,48 +32,59 @@ def test_work_that_fails_before_anything_is_kept_leaves_nothing(tmp_path, kept):
     assert (tmp_path / "new").exists() == bool(kept)
 
 
-def test_several_rows_at_once_by_keys_of_ones_own(tmp_path):
-    rows = [{"task": "a", "number": number, "text": f"line\n{number}"} for number in range(3)]
-    with Journal.opened(tmp_path / "x", by_number) as journal:
+def test_several_rows_at_once(work, file):
+    rows = [{"key": number, "text": f"line\n{number}, half a pair: \ud800"} for number in range(3)]
+    with work.journal("x") as journal:
         journal.add(*rows[:2])
         journal.add(rows[2])
         journal.add()
-        assert list(journal.rows) == [("a", 0), ("a", 1), ("a", 2)]
-    assert [json.loads(line) for line in (tmp_path / "x").read_text().splitlines()] == rows
-    with Journal.opened(tmp_path / "x", by_number) as journal:
-        journal.add({**rows[1], "text": "again"})  # the last one counts
-    with Journal.opened(tmp_path / "x", by_number) as journal:
-        assert [row["text"] for row in journal.rows.values()] == ["line\n0", "again", "line\n2"]
+        assert list(journal.rows) == [0, 1, 2]
+    assert [json.loads(line) for line in file.read_text().splitlines()] == rows
+    with work.journal("x") as journal:
+        journal.add({"key": 1, "text": "again"})  # the last one counts
+    with work.journal("x") as journal:
+        assert [row["text"] for row in journal.rows.values()] == [rows[0]["text"], "again", rows[2]["text"]]
 
 
-def test_a_row_that_was_not_written_to_its_end_is_written_anew(tmp_path):
-    with Journal.opened(tmp_path / "x") as journal:
+def test_a_row_that_was_not_written_to_its_end_is_written_anew(work, file):
+    with work.journal("x") as journal:
         journal.add({"key": "a"}, {"key": "b"})
-    whole = (tmp_path / "x").read_bytes()
+    whole = file.read_bytes()
     for cut in range(1, len(whole)):
-        (tmp_path / "x").write_bytes(whole[:cut])
-        with Journal.opened(tmp_path / "x") as journal:
+        file.write_bytes(whole[:cut])
+        with work.journal("x") as journal:
             assert len(journal.rows) == whole[:cut].count(b"\n")
             journal.add(*({"key": key} for key in "ab" if key not in journal.rows))
-        assert (tmp_path / "x").read_bytes() == whole
+        assert file.read_bytes() == whole
 
 
 @pytest.mark.parametrize("content", ["{}\n", "[]\n", "{\n", '{"key": "a"}\n\n'])
-def test_what_is_damaged_is_named_and_kept(tmp_path, content):
-    (tmp_path / "x").write_text(content)
-    with (
-        pytest.raises(DataError, match="x is damaged .*; fix that line, or remove the file"),
-        Journal.opened(tmp_path / "x"),
-    ):
+def test_what_is_damaged_is_named_and_kept(work, file, content):
+    with work.journal("x"):
+        file.write_text(content)
+    with pytest.raises(DataError, match="x.jsonl is damaged .*; fix that line, or remove the file"), work.journal("x"):
         pass
-    assert (tmp_path / "x").read_text() == content
+    assert file.read_text() == content
 
 
-def test_threads_may_add_at_once(tmp_path):
-    with Journal.opened(tmp_path / "x") as journal, ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: journal.add({"key": str(i), "text": "x" * i}), range(200)))
-    with Journal.opened(tmp_path / "x") as journal:
-        assert {int(key): len(row["text"]) for key, row in journal.rows.items()} == {i: i for i in range(200)}
+def test_a_batch_of_which_a_row_is_missing_is_made_whole(work, file, stop_at):
+    made = []
+
+    def make(indices):
+        made.append(indices)
+        return ({"square": index**2} for index in indices)
+
+    def squares():
+        return work.rows("x", 5, [range(3, 5), range(3)], make, "squares")
+
+    stop_at(2)
+    with pytest.raises(Interrupted, match="stopped after 2 of 5 x"):
+        squares()
+    stop_at(0)
+    file.write_bytes(file.read_bytes()[:-1])  # killed while the last row was written
+    assert [row["square"] for row in squares()] == [0, 1, 4, 9, 16]
+    assert made == [[3, 4], [3, 4], [0, 1, 2]]
+    assert squares() and len(made) == 3
 
 
 def test_a_key_is_of_content_and_not_of_its_order():

@@ -2,14 +2,14 @@
 
 Each leaves sums, from which the contextwise loss curve and its readings are made.
 
-Legend of shapes: D documents, K bins of visible tokens, P numbers of visible tokens, T positions of a window, N targets.
+Legend of shapes: D documents, K bins of visible tokens, P numbers of visible tokens, W windows of T positions, N targets.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import DataError
@@ -17,7 +17,7 @@ from contextwise.base.progress import progress_bar, say
 from contextwise.data.windows import join_short_end, last_tenth_length, log_bins
 from contextwise.evaluation.kernel import Work
 from contextwise.evaluation.scoring.truncated import Targets, truncated_passes
-from contextwise.evaluation.scoring.windows import Documents, Plan, batches, evaluating, plan_windows, window_losses
+from contextwise.evaluation.scoring.windows import Documents, Plan, plan_windows, score_windows
 
 PART = "sums"
 
@@ -98,33 +98,16 @@ def running_pass(
     context, total = int(plan.length[0]), len(plan.document)
     bins, (low, high) = Bins.logarithmic(context), last_tenth(context, trained)
     documents, row_of, windows = np.unique(plan.document, return_inverse=True, return_counts=True)
-    state: dict[str, np.ndarray] = {
-        "position_nats": np.zeros(context),
-        "bin_nats": np.zeros((len(documents), len(bins))),
-    }
-    state |= {"tail_nats": np.zeros(len(documents)), "done": np.zeros((), dtype=np.int64)}
-    saved = work.resumed(PART, state)
-    if saved is not None and 0 < saved["done"] <= total:
-        state = saved
-        say(f"resuming a stopped measurement: {int(state['done']):,} of {total:,} windows are done")
-    rest = plan.chosen(np.arange(int(state["done"]), total))
-    progress = progress_bar("curve", total * context, "tokens")
-    with evaluating(model), torch.inference_mode(), progress as advance:
-        advance(int(state["done"]) * context)
-        for rows in batches(rest.length, batch_tokens):
-            for nats_T in window_losses(model, corpus, rest, rows).astype(np.float64):
-                document = row_of[state["done"]]
-                state["position_nats"] += nats_T
-                state["bin_nats"][document] += np.add.reduceat(nats_T, bins.low - 1)
-                state["tail_nats"][document] += nats_T[low - 1 : high].sum()
-                state["done"] += 1
-            advance(len(rows) * context)
-            if state["done"] < total:
-                work.checkpoint(PART, lambda: state, f"after {int(state['done']):,} of {total:,} windows")
-    tail = Tail(low, high, state["tail_nats"], windows * (high - low + 1))
-    bin_targets, loss = windows[:, None] * (bins.high - bins.low + 1), state["position_nats"] / total
+    with progress_bar("curve", total * context, "tokens") as advance:
+        options: dict[str, Any] = {"batch_tokens": batch_tokens, "on_progress": advance, "work": work, "part": PART}
+        nats_WT = score_windows(model, corpus, plan, **options).reshape(total, context).astype(np.float64)
+    bin_nats, tail_nats = np.zeros((len(documents), len(bins))), np.zeros(len(documents))
+    np.add.at(bin_nats, row_of, np.add.reduceat(nats_WT, bins.low - 1, axis=1))
+    np.add.at(tail_nats, row_of, nats_WT[:, low - 1 : high].sum(axis=1))
+    tail = Tail(low, high, tail_nats, windows * (high - low + 1))
+    bin_targets, loss = windows[:, None] * (bins.high - bins.low + 1), nats_WT.sum(axis=0) / total
     visible = np.arange(1.0, context + 1)
-    return CurveSums(visible, loss, total, documents, bins, state["bin_nats"], bin_targets, tail)
+    return CurveSums(visible, loss, total, documents, bins, bin_nats, bin_targets, tail)
 
 
 def truncated_pass(

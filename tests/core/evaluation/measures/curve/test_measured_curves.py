@@ -98,14 +98,14 @@ def test_truncated_mode_of_rotary_models_goes_beyond_it_too(held_out):
 def test_a_stopped_measurement_resumes_and_ends_the_same(held_out, tmp_path, capsys, stop_at):
     whole = measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "whole")
     stop_at(3)
-    with pytest.raises(Interrupted, match="after 6 of .*; run the same command again to resume"):
+    with pytest.raises(Interrupted, match="after 4 of .*; run the same command again to resume"):
         measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "c")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c.unfinished", "whole"]
     with pytest.raises(ConfigError, match="unfinished work of another measurement .context differ"):
         measure("run", Curve(mode="running", context=16), held_out, out=tmp_path / "c")
     stop_at(0)
     resumed = measure("run", Curve(mode="running"), held_out, batch_tokens=64, out=tmp_path / "c")
-    assert "resuming a stopped measurement: 6 of" in capsys.readouterr().err
+    assert "resuming a stopped measurement: 4 of" in capsys.readouterr().err
     assert resumed.bins == whole.bins and resumed.measures == whole.measures
     assert resumed.curve == whole.curve
     assert sorted(file.name for file in tmp_path.iterdir()) == ["c", "whole"]

@@ -7,7 +7,6 @@ import torch
 from contextwise.base.errors import CheckpointError, Interrupted
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.measures.curve import passes
 from contextwise.evaluation.measures.curve.passes import last_tenth, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.scoring import windows as scoring
 from contextwise.evaluation.scoring.truncated import Targets
@@ -121,12 +120,12 @@ def test_batches_do_not_matter(models, corpus_of, work, tmp_path, batch_tokens):
 def test_a_stopped_running_pass_resumes(models, corpus_of, work, tmp_path, monkeypatch, stop_at, windows):
     corpus, model = corpus_of(LENGTHS), models["gpt2"]
     whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
-    stop_at(windows)
+    stop_at(1 + windows)  # it looks before the first window, and behind each
     with pytest.raises(Interrupted, match=rf"after {windows} of 8 windows"):
         run(model, corpus, work, batch_tokens=12)
     stop_at(0)
-    scored, real = [], passes.window_losses
-    monkeypatch.setattr(passes, "window_losses", lambda *a: scored.append(len(a[3])) or real(*a))
+    scored, real = [], scoring.window_losses
+    monkeypatch.setattr(scoring, "window_losses", lambda *a: scored.append(len(a[3])) or real(*a))
     resumed = run(model, corpus, work, batch_tokens=12)
     assert sum(scored) == 8 - windows
     for name in ("loss", "bin_nats"):
