@@ -84,6 +84,7 @@ class Curve(Measure):
 
     name = "curve"
     version = 5
+    changes_model = True
     result = CurveResult
 
     mode: Literal["bands", "truncated", "running"] = Field(
