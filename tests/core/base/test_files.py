@@ -145,6 +145,39 @@ def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+def test_a_file_is_no_leftover_until_it_has_its_name(tmp_path, monkeypatch):
+    """Another process writes the same file just before."""
+    file, real = tmp_path / "file", Path.replace
+
+    def late(partial, path):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", real)
+            atomic_write(path, "of the other")
+        return real(partial, path)
+
+    monkeypatch.setattr(Path, "replace", late)
+    atomic_write(file, "content")
+    assert file.read_text() == "content" and list(tmp_path.iterdir()) == [file]
+
+
+def test_content_is_on_the_disk_before_its_name_and_the_name_at_the_end(tmp_path, monkeypatch):
+    """A file or folder is whole or absent after a power failure, and there once its writer has returned."""
+    file, folder, synced = tmp_path / "file", tmp_path / "folder", []
+
+    def sync(opened):
+        synced.append((os.fstat(opened).st_ino, [path.name for path in (file, folder) if path.exists()]))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    atomic_write(file, "content")
+    with atomic_directory(folder) as partial:
+        (partial / "inner").mkdir()
+        (partial / "inner" / "a").write_text("one")
+    above, *parts = (path.stat().st_ino for path in (tmp_path, folder, folder / "inner", folder / "inner" / "a"))
+    assert synced[:2] == [(file.stat().st_ino, []), (above, ["file"])]
+    assert sorted(synced[2:-1]) == sorted((part, ["file"]) for part in parts)
+    assert synced[-1] == (above, ["file", "folder"])
+
+
 @pytest.mark.long
 def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):
     first = Program(WRITER, tmp_path / "folder", "first")

@@ -193,3 +193,33 @@ def test_a_signal_in_a_validation_waits_for_its_end(corpora, tmp_path, monkeypat
     train(run)
     assert timeless(run.folder) == timeless(whole.folder)
     assert same(run.folder, whole.folder)
+
+
+# ---- checkpoints that stay ----
+
+FALLING = {1: 4.0, 2: 3.0, 3: 3.5, 4: 3.2, 5: 3.0, 6: 3.3, 7: 3.1}
+"""Validation losses, of which the third was as low before."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "losses", "kept"),
+    [
+        ({}, {}, [6, 7]),
+        ({}, FALLING, [6, 7]),
+        ({"patience": 9}, FALLING, [1, 2, 6, 7]),  # what a resumed run may find damaged, and the one before it
+        ({"patience": 9}, FALLING | {3: 2.5}, [2, 3, 6, 7]),
+        ({"patience": 9, "keep_checkpoints": 1}, {7: 3.0}, [7]),
+        ({"schedule": "wsd", "decay_steps": 4, "branches": [8]}, {}, [4, 6, 7]),
+    ],
+)
+def test_pruning_keeps_the_newest_the_lowest_loss_and_where_branches_begin(tmp_path, settings, losses, kept):
+    """Of checkpoints of all steps from 1 to 7, of which the run saves every third, and a stop the last."""
+    options = {"save_every": 3, "keep_checkpoints": 2, "evaluate_every": 1} | settings
+    recipe = Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path, **options))
+    run = RunFolder(tmp_path)
+    for step, loss in losses.items():
+        run.append_metrics({"kind": "validation", "step": step, "tokens": 128 * step, "seconds": 1.0, "loss": loss})
+    for name in (*(f"step-{step}" for step in range(1, 8)), ".removed-step-2"):
+        (run.checkpoints / name / "inner").mkdir(parents=True)
+    checkpoints.prune_run(run, recipe)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step-{step}" for step in kept]
