@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,26 @@ def test_a_folder_is_restored_if_its_successor_cannot_be_synced(tmp_path, monkey
     ):
         (partial / "new").write_text("new")
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/old"]
+
+
+def test_a_folder_is_replaced_or_stays_where_the_system_exchanges_none(tmp_path, monkeypatch):
+    real, faults = Path.rename, [False, True]  # of renaming the new folder
+
+    def rename(path, target):
+        if Path(target).name == "folder" and path.name != "folder.partial-old" and faults.pop(0):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, target)
+
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("contextwise.base.files.ctypes.CDLL", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(Path, "rename", rename)
+    for text, fails in (
+        ("one", contextlib.nullcontext()),
+        ("two", pytest.raises(DataError, match="Input/output error")),
+    ):
+        with fails, atomic_directory(tmp_path / "folder", replace=True) as partial:
+            (partial / text).write_text(text)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/one"]
 
 
 WRITER = """
@@ -227,6 +248,20 @@ def test_a_path_that_is_held_is_refused(tmp_path, inside):
         assert is_held(tmp_path / "run", inside=inside)
     assert not is_held(tmp_path / "run", inside=inside)
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_lock_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
+    """The process that held it has ended in between: another one would make the next file, and lock that."""
+    real, faults = fcntl.flock, ["removed"]
+
+    def late(file, operation):
+        if faults and faults.pop():
+            Path(file.name).unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with exclusive(tmp_path / "run", "the run"):
+        assert is_held(tmp_path / "run") and not faults
 
 
 def test_a_lock_of_another_user_is_seen(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from contextwise.training.optimizer import create_optimizer
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
-from small import EXACT, recipe_values, write_documents
+from small import EXACT, recipe_values, save_model, small_gpt2, write_documents
 from trained import half_done, same, stopped_after, timeless, trained, weights
 
 UNUSED = """
@@ -166,6 +166,40 @@ def test_a_recipe_names_the_corpus_that_was_read_where_it_was_moved(corpora, tmp
     with pytest.raises(DataError, match="is not what it was trained on"):
         trained(values)
     assert run.recipe()["data"]["corpus"] == str(tmp_path / "moved again")
+
+
+# ---- with random numbers, and with patience ----
+
+
+@pytest.mark.long
+def test_dropout_goes_on_where_it_was(corpus_folder, tmp_path):
+    model = save_model(tmp_path / "model", small_gpt2(resid_pdrop=0.3))
+    runs = []
+    for name, last in (("whole", None), ("run", 10)):
+        values = recipe_values(corpus_folder, tmp_path / name) | {"model": {"pretrained": str(model)}}
+        if last is not None:
+            stopped_after(last, Recipe.model_validate(values))
+        runs.append(trained(values))
+    assert same(*runs) and timeless(runs[0]) == timeless(runs[1])
+
+
+@pytest.mark.long
+def test_a_run_with_patience_stops_where_it_would_have_and_exports_the_same(corpus_folder, tmp_path):
+    """It is stopped in its last step; and its model is exported again after it was damaged."""
+    options = {"patience": 2, "learning_rate": 3.0, "evaluate_every": 1, "save_every": 3}
+    whole = trained(recipe_values(corpus_folder, tmp_path / "whole", **options))
+    losses = [row["loss"] for row in whole.metrics("validation")]
+    best, last = 1 + losses.index(min(losses)), len(losses)
+    assert last == best + 2 < 12
+    assert [each.name for each in checkpoints.list_checkpoints(whole.checkpoints)] == sorted(
+        {f"step-{step}" for step in (*range(3, last, 3), best)}
+    )[-2:]
+    values = recipe_values(corpus_folder, tmp_path / "run", **options)
+    stopped_after(last, Recipe.model_validate(values))
+    run = trained(values)
+    assert same(whole, run) and timeless(whole) == timeless(run)
+    (run.model / "model.safetensors").unlink()
+    assert same(whole, trained(values)) and timeless(whole) == timeless(run)
 
 
 # ---- in a validation ----
