@@ -83,7 +83,9 @@ def test_figures_are_on_the_page_with_their_numbers(entropy, tmp_path):
 def test_the_table_by_context_has_the_numbers_of_the_analysis(entropy):
     table = measures(entropy, 2, 2)
     names = [head.title.replace("\n", " ") for head in table.heads]
-    numbers = {name: dict(zip(entropy.contexts, column, strict=True)) for name, *column in zip(names, *table.rows)}
+    numbers = {
+        name: dict(zip(entropy.contexts, column, strict=True)) for name, *column in zip(names, *table.rows, strict=True)
+    }
     assert numbers.pop("context") == {context: context for context in entropy.contexts}
     assert numbers.pop("loss") == {context: entropy.losses[context].value for context in entropy.contexts}
     assert numbers.pop("KDE") == entropy.kde
