@@ -202,6 +202,24 @@ def test_a_run_with_patience_stops_where_it_would_have_and_exports_the_same(corp
     assert same(whole, trained(values)) and timeless(whole) == timeless(run)
 
 
+@pytest.mark.long
+def test_a_loss_as_low_as_before_is_no_gain(corpus_folder, tmp_path):
+    options = {"patience": 2, "learning_rate": 1e-20, "evaluate_every": 1, "precision": "fp32"}
+    run = trained(recipe_values(corpus_folder, tmp_path / "run", **options))
+    assert len({row["loss"] for row in run.metrics("validation")}) == 1
+    assert [row["step"] for row in run.metrics("validation")] == [1, 2, 3]
+
+
+def test_a_run_that_was_killed_while_it_pruned_for_the_last_time_ends_with_what_it_keeps(corpora, tmp_path):
+    values = recipe_values(corpora, tmp_path / "run", **SHORT | {"save_every": 1, "keep_checkpoints": 1})
+    run = trained(values)
+    run.summary_file.unlink()
+    for name in ("step-2", ".removed-step-1"):
+        shutil.copytree(run.checkpoints / "step-3", run.checkpoints / name)
+    trained(values)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-3"]
+
+
 # ---- in a validation ----
 
 EVALUATED = {"steps": 12, "evaluate_every": 4, "save_every": 3, "log_every": 1, "curve_every": 4}
