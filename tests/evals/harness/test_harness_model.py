@@ -245,7 +245,7 @@ def test_a_kept_answer_is_that_of_its_prompt_length_and_stops(tmp_path):
     (text,) = bounded(model).generate_until([asking("a prompt")])
     asked = [asking("a prompt"), asking("a prompt", [text[4]]), asking("a prompt", new=3), asking("another")]
     alone = [bounded(model).generate_until([each])[0] for each in asked]
-    assert len(set(alone)) == 4
+    assert len(set(alone)) == 4 and bounded(model).generate_until(asked) == alone
     with Journal.opened(tmp_path / "answers.jsonl") as journal:
         for these in ([0], [1], [2], [0, 1, 2, 3, 3]):
             lm = BoundedLM(model, BYTES, max_length=POSITIONS, batch_tokens=700, journal=journal)
