@@ -48,6 +48,13 @@ def test_every_table_is_written(page: Path, sweep: Path) -> None:
     assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
 
 
+def test_the_table_of_runs_has_the_last_loss_of_each(sweep: Path) -> None:
+    data = SweepData(sweep)
+    points = {state.run.id: [point for point in data.points if point.run == state.run.id] for state in data.states}
+    shown = {cells[-1]: cells[-2] for cells in (row.cells for row in runs_table(data).rows)}
+    assert shown == {run: max(some, key=lambda point: point.tokens).estimate for run, some in points.items()}
+
+
 def test_losses_of_the_table_are_interpolated_from_the_points(page: Path) -> None:
     folder = page.parent / "tables"
     points = rows((folder / "points.csv").read_text())

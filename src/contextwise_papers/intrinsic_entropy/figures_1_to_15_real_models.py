@@ -164,7 +164,7 @@ def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         tables.append(table_of("CE = C0 + C / l^γ, with 95% intervals", ["", ("ours", ".3f")], rows))
         x = np.geomspace(entropy.contexts[0], entropy.contexts[-1], 40)
         series["C0 + C/l^γ"] = points(dict(zip(x.tolist(), fit.at(x).tolist(), strict=True)))
-        fits = fit.r_squared >= limits.fit
+        fits = fit.r_squared >= limits.fit and fit.scale.value > 0  # else the losses rise
         verdict = above(fit.exponent) if fits else exact(False, fit.r_squared)
         evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
     falls = all_hold(above(more) for more in entropy.differences.values())

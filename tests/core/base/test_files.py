@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,6 +88,26 @@ def test_a_folder_is_restored_if_its_successor_cannot_be_synced(tmp_path, monkey
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/old"]
 
 
+def test_a_folder_is_replaced_or_stays_where_the_system_exchanges_none(tmp_path, monkeypatch):
+    real, faults = Path.rename, [False, True]  # of renaming the new folder
+
+    def rename(path, target):
+        if Path(target).name == "folder" and path.name != "folder.partial-old" and faults.pop(0):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, target)
+
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("contextwise.base.files.ctypes.CDLL", lambda *_, **__: SimpleNamespace())
+    monkeypatch.setattr(Path, "rename", rename)
+    for text, fails in (
+        ("one", contextlib.nullcontext()),
+        ("two", pytest.raises(DataError, match="Input/output error")),
+    ):
+        with fails, atomic_directory(tmp_path / "folder", replace=True) as partial:
+            (partial / text).write_text(text)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["folder", "folder/one"]
+
+
 WRITER = """
 import sys; from pathlib import Path; from contextwise.base.files import atomic_directory
 # Ends when its standard input is closed.
@@ -145,6 +166,39 @@ def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
+def test_a_file_is_no_leftover_until_it_has_its_name(tmp_path, monkeypatch):
+    """Another process writes the same file just before."""
+    file, real = tmp_path / "file", Path.replace
+
+    def late(partial, path):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", real)
+            atomic_write(path, "of the other")
+        return real(partial, path)
+
+    monkeypatch.setattr(Path, "replace", late)
+    atomic_write(file, "content")
+    assert file.read_text() == "content" and list(tmp_path.iterdir()) == [file]
+
+
+def test_content_is_on_the_disk_before_its_name_and_the_name_at_the_end(tmp_path, monkeypatch):
+    """A file or folder is whole or absent after a power failure, and there once its writer has returned."""
+    file, folder, synced = tmp_path / "file", tmp_path / "folder", []
+
+    def sync(opened):
+        synced.append((os.fstat(opened).st_ino, [path.name for path in (file, folder) if path.exists()]))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    atomic_write(file, "content")
+    with atomic_directory(folder) as partial:
+        (partial / "inner").mkdir()
+        (partial / "inner" / "a").write_text("one")
+    above, *parts = (path.stat().st_ino for path in (tmp_path, folder, folder / "inner", folder / "inner" / "a"))
+    assert synced[:2] == [(file.stat().st_ino, []), (above, ["file"])]
+    assert sorted(synced[2:-1]) == sorted((part, ["file"]) for part in parts)
+    assert synced[-1] == (above, ["file", "folder"])
+
+
 @pytest.mark.long
 def test_a_second_process_waits_with_a_message_and_replaces_nothing(tmp_path):
     first = Program(WRITER, tmp_path / "folder", "first")
@@ -194,6 +248,20 @@ def test_a_path_that_is_held_is_refused(tmp_path, inside):
         assert is_held(tmp_path / "run", inside=inside)
     assert not is_held(tmp_path / "run", inside=inside)
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_lock_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
+    """The process that held it has ended in between: another one would make the next file, and lock that."""
+    real, faults = fcntl.flock, ["removed"]
+
+    def late(file, operation):
+        if faults and faults.pop():
+            Path(file.name).unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with exclusive(tmp_path / "run", "the run"):
+        assert is_held(tmp_path / "run") and not faults
 
 
 def test_a_lock_of_another_user_is_seen(tmp_path, monkeypatch):

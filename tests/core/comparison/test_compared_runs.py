@@ -111,8 +111,10 @@ def test_several_settings_in_common_are_not_chosen_from(make_run, corpus):
         ConfigError, match="several evaluations in common .*limit 5.*; choose one with `label`, or give their"
     ):
         compare(runs)
+    assert contextwise.compare(runs, corpus, limit=5).documents == 5
     few = [str(evaluate_model(run, corpus, limit=5).path) for run in runs]
     assert compare(few).documents == 5
+    assert compare([few[0], runs[1]]).documents == compare([runs[0], few[1]]).documents == 5  # that of the folder
     assert np.isfinite(Evaluation.open(few[0]).summary["loss"]["value"])
 
 

@@ -17,6 +17,7 @@ from contextwise.base.errors import DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data import documents as documents_module
 from contextwise.data.corpus import writing as writing_module
+from small import write_rows
 
 
 @pytest.fixture
@@ -273,3 +274,18 @@ def test_arrow_files_without_the_columns(corpus: Corpus) -> None:
     table = pa.ipc.open_stream(corpus.path / "train" / "data-00000.arrow").read_all()
     assert table.schema.field("input_ids").type == pa.list_(pa.uint16())
     assert json.loads(table.schema.metadata[b"huggingface"])["info"]["features"].keys() == set(table.column_names)
+
+
+def test_the_digest_of_metadata_is_of_names_and_values(tmp_path: Path) -> None:
+    """Of a field, of its whole column."""
+
+    def prepared(name: str, *values: Any) -> Corpus:
+        rows = [{"text": f"text {n}", "a": v, "b": v, "meta": {"title": "t", "v": v}} for n, v in enumerate(values)]
+        return prepare_corpus(write_rows(tmp_path / f"{name}.jsonl", rows), "bytes", tmp_path / name, validation=0)
+
+    one, same, other = prepared("one", 1, None), prepared("same", 1, None), prepared("other", None, 1)
+    assert one.fingerprint == other.fingerprint
+    for names in (["a"], ["b"], ["meta"], ["a", "meta.title"]):
+        assert one.metadata_digest(names) == same.metadata_digest(names) != other.metadata_digest(names)
+    assert one.metadata_digest(["meta.title"]) == one.metadata_digest(["meta"])
+    assert len({one.metadata_digest(names) for names in (["a"], ["b"], ["a", "b"], ["b", "a"])}) == 4

@@ -10,7 +10,7 @@ import pytest
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus, near_copies, prepare_corpus
 from contextwise.data.near_copies import NearCopies, containment, ngram_hashes
-from small import WORDS, write_rows
+from small import WORDS, Memory, write_rows
 
 
 def grams(ids: np.ndarray, length: int) -> set[tuple[int, ...]]:
@@ -91,6 +91,18 @@ def test_containment_of_ngrams_by_hand(tmp_path, monkeypatch):
     )
     texts = [np.frombuffer(each.encode(), np.uint8) for each in (text, text[:15], text[5:], text[:12], "0" * 40)]
     assert containment(corpus, texts).tolist() == [3 / 8, 1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**16])
+def test_containment_is_that_of_the_sets_wherever_long_documents_are_cut(block, monkeypatch):
+    monkeypatch.setattr(near_copies, "BLOCK", block)
+    monkeypatch.setattr(near_copies, "copied_length", lambda corpus: 4)
+    draw = np.random.default_rng(3)
+    corpus = Memory([draw.integers(0, 3, length) for length in (40, 3, 4, 25)])
+    texts = [draw.integers(0, 3, length) for length in (3, 4, 5, 30)] + [corpus.document(2), corpus.document(3)[-4:]]
+    held = set.union(*(grams(document, 4) for document in corpus.documents))
+    exact = [len(own & held) / len(own) if (own := grams(text, 4)) else 0.0 for text in texts]
+    assert containment(corpus, texts).tolist() == exact and exact[4:] == [1, 1] and 0 < exact[3] < 1
 
 
 @pytest.fixture(scope="module")

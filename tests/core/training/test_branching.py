@@ -4,8 +4,10 @@ import pytest
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
+from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe
-from small import recipe_values
+from contextwise.training.branching import may_branch
+from small import recipe_values, run_summary
 from trained import half_done, same, timeless, trained
 
 WSD = {"schedule": "wsd", "decay_steps": 0.5}
@@ -75,6 +77,31 @@ def test_intervals_of_a_branch_are_its_own(trunk, corpus_folder, tmp_path):
     assert [row["step"] for row in branch.metrics("train")] == [2, 4, 6, 9, 12]
     assert [row["step"] for row in branch.metrics("validation")] == [6, 8, 12]
     assert sorted(path.name for path in branch.checkpoints.iterdir()) == ["step-10", "step-12"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "finished", "may"),
+    [
+        (None, False, True),  # there is no trunk yet
+        ([], False, True),
+        ([2, 4], False, True),
+        ([6, 10], True, True),
+        ([4, 8], False, False),
+        ([4], True, False),  # it ended before
+    ],
+)
+def test_a_run_may_branch_off_a_trunk_that_has_its_checkpoint_or_will_have_it(tmp_path, kept, finished, may):
+    trunk = RunFolder(tmp_path / "trunk")
+    recipe = validate(Recipe, recipe_values(tmp_path, tmp_path / "branch", **WSD | {"steps": 12}), "the recipe")
+    assert recipe.decay_start() == 6
+    if kept is not None:
+        trunk.path.mkdir()
+        trunk.recipe_file.write_text("name: trunk\n")
+        for step in kept:
+            (trunk.checkpoints / f"step-{step}").mkdir(parents=True)
+        if finished:
+            trunk.write_summary(run_summary())
+    assert may_branch(trunk.path, recipe) == may
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from contextwise.training.optimizer import create_optimizer
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
 from processes import finish_training
-from small import EXACT, recipe_values, write_documents
+from small import EXACT, recipe_values, save_model, small_gpt2, write_documents
 from trained import half_done, same, stopped_after, timeless, trained, weights
 
 UNUSED = """
@@ -168,6 +168,58 @@ def test_a_recipe_names_the_corpus_that_was_read_where_it_was_moved(corpora, tmp
     assert run.recipe()["data"]["corpus"] == str(tmp_path / "moved again")
 
 
+# ---- with random numbers, and with patience ----
+
+
+@pytest.mark.long
+def test_dropout_goes_on_where_it_was(corpus_folder, tmp_path):
+    model = save_model(tmp_path / "model", small_gpt2(resid_pdrop=0.3))
+    runs = []
+    for name, last in (("whole", None), ("run", 10)):
+        values = recipe_values(corpus_folder, tmp_path / name) | {"model": {"pretrained": str(model)}}
+        if last is not None:
+            stopped_after(last, Recipe.model_validate(values))
+        runs.append(trained(values))
+    assert same(*runs) and timeless(runs[0]) == timeless(runs[1])
+
+
+@pytest.mark.long
+def test_a_run_with_patience_stops_where_it_would_have_and_exports_the_same(corpus_folder, tmp_path):
+    """It is stopped in its last step; and its model is exported again after it was damaged."""
+    options = {"patience": 2, "learning_rate": 3.0, "evaluate_every": 1, "save_every": 3}
+    whole = trained(recipe_values(corpus_folder, tmp_path / "whole", **options))
+    losses = [row["loss"] for row in whole.metrics("validation")]
+    best, last = 1 + losses.index(min(losses)), len(losses)
+    assert last == best + 2 < 12
+    assert [each.name for each in checkpoints.list_checkpoints(whole.checkpoints)] == sorted(
+        {f"step-{step}" for step in (*range(3, last, 3), best)}
+    )[-2:]
+    values = recipe_values(corpus_folder, tmp_path / "run", **options)
+    stopped_after(last, Recipe.model_validate(values))
+    run = trained(values)
+    assert same(whole, run) and timeless(whole) == timeless(run)
+    (run.model / "model.safetensors").unlink()
+    assert same(whole, trained(values)) and timeless(whole) == timeless(run)
+
+
+@pytest.mark.long
+def test_a_loss_as_low_as_before_is_no_gain(corpus_folder, tmp_path):
+    options = {"patience": 2, "learning_rate": 1e-20, "evaluate_every": 1, "precision": "fp32"}
+    run = trained(recipe_values(corpus_folder, tmp_path / "run", **options))
+    assert len({row["loss"] for row in run.metrics("validation")}) == 1
+    assert [row["step"] for row in run.metrics("validation")] == [1, 2, 3]
+
+
+def test_a_run_that_was_killed_while_it_pruned_for_the_last_time_ends_with_what_it_keeps(corpora, tmp_path):
+    values = recipe_values(corpora, tmp_path / "run", **SHORT | {"save_every": 1, "keep_checkpoints": 1})
+    run = trained(values)
+    run.summary_file.unlink()
+    for name in ("step-2", ".removed-step-1"):
+        shutil.copytree(run.checkpoints / "step-3", run.checkpoints / name)
+    trained(values)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step-3"]
+
+
 # ---- in a validation ----
 
 EVALUATED = {"steps": 12, "evaluate_every": 4, "save_every": 3, "log_every": 1, "curve_every": 4}
@@ -193,3 +245,33 @@ def test_a_signal_in_a_validation_waits_for_its_end(corpora, tmp_path, monkeypat
     train(run)
     assert timeless(run.folder) == timeless(whole.folder)
     assert same(run.folder, whole.folder)
+
+
+# ---- checkpoints that stay ----
+
+FALLING = {1: 4.0, 2: 3.0, 3: 3.5, 4: 3.2, 5: 3.0, 6: 3.3, 7: 3.1}
+"""Validation losses, of which the third was as low before."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "losses", "kept"),
+    [
+        ({}, {}, [6, 7]),
+        ({}, FALLING, [6, 7]),
+        ({"patience": 9}, FALLING, [1, 2, 6, 7]),  # what a resumed run may find damaged, and the one before it
+        ({"patience": 9}, FALLING | {3: 2.5}, [2, 3, 6, 7]),
+        ({"patience": 9, "keep_checkpoints": 1}, {7: 3.0}, [7]),
+        ({"schedule": "wsd", "decay_steps": 4, "branches": [8]}, {}, [4, 6, 7]),
+    ],
+)
+def test_pruning_keeps_the_newest_the_lowest_loss_and_where_branches_begin(tmp_path, settings, losses, kept):
+    """Of checkpoints of all steps from 1 to 7, of which the run saves every third, and a stop the last."""
+    options = {"save_every": 3, "keep_checkpoints": 2, "evaluate_every": 1} | settings
+    recipe = Recipe.model_validate(recipe_values(tmp_path / "corpus", tmp_path, **options))
+    run = RunFolder(tmp_path)
+    for step, loss in losses.items():
+        run.append_metrics({"kind": "validation", "step": step, "tokens": 128 * step, "seconds": 1.0, "loss": loss})
+    for name in (*(f"step-{step}" for step in range(1, 8)), ".removed-step-2"):
+        (run.checkpoints / name / "inner").mkdir(parents=True)
+    checkpoints.prune_run(run, recipe)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [f"step-{step}" for step in kept]

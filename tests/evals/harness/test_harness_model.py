@@ -17,6 +17,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches, score_documents
 from contextwise.models.rope import forget_lengths
 from contextwise_evals.harness.model import BoundedLM, Row, score_rows
@@ -236,3 +237,17 @@ def test_answers_are_the_harness_s_own(kind):
     stopping = [asking(each.args[0], [text[2]]) for each, text in zip(asked, theirs, strict=True) if len(text) > 4]
     assert bounded(model).generate_until(stopping) == alone.generate_until(stopping, disable_tqdm=True)
     assert len(stopping) > 20
+
+
+def test_a_kept_answer_is_that_of_its_prompt_length_and_stops(tmp_path):
+    """Together and one after another; what is kept is not asked for again."""
+    model = model_of_bytes()
+    (text,) = bounded(model).generate_until([asking("a prompt")])
+    asked = [asking("a prompt"), asking("a prompt", [text[4]]), asking("a prompt", new=3), asking("another")]
+    alone = [bounded(model).generate_until([each])[0] for each in asked]
+    assert len(set(alone)) == 4 and bounded(model).generate_until(asked) == alone
+    with Journal.opened(tmp_path / "answers.jsonl") as journal:
+        for these in ([0], [1], [2], [0, 1, 2, 3, 3]):
+            lm = BoundedLM(model, BYTES, max_length=POSITIONS, batch_tokens=700, journal=journal)
+            assert lm.generate_until([asked[i] for i in these]) == [alone[i] for i in these]
+        assert sorted(row["answer"] for row in journal.rows.values()) == sorted(alone)

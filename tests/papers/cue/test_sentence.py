@@ -157,9 +157,11 @@ def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corp
 
 
 def test_fields_of_objects_by_a_dotted_name(prepare):
-    articles = [{"text": f"Text {i}.", "meta": {"title": f"title {i}", "deep": {"n": i}}} for i in range(3)]
+    articles = [
+        {"text": f"Text {i}.", "meta": {"title": f"title {i}", "deep": {"n": i}}, "meta.n": i} for i in range(3)
+    ]
     corpus = prepare(articles)
-    assert contexts_of(corpus, "meta.title", "meta.deep.n").of(1) == ["title 1", "1"]
+    assert contexts_of(corpus, "meta.title", "meta.deep.n", "meta.n").of(1) == ["title 1", "1", "1"]
     with pytest.raises(DataError, match=r"'meta' of .* holds objects.*name one of their fields, meta\..* for one"):
         contexts_of(corpus, "meta")
     with pytest.raises(DataError, match="'meta.titel' of .* does not exist: meta has no field 'titel'"):
@@ -167,7 +169,10 @@ def test_fields_of_objects_by_a_dotted_name(prepare):
 
 
 def test_columns_that_cannot_be_contexts_are_refused(prepare):
-    articles = [{**article, "mixed": i if i % 2 else [i], "nothing": None} for i, article in enumerate(ARTICLES)]
+    articles = [
+        {**article, "mixed": i if i % 2 else [i], "nothing": None, "amount": i or 0.5}
+        for i, article in enumerate(ARTICLES)
+    ]
     corpus = prepare(articles)
     with pytest.raises(DataError, match="no metadata column 'topic'; did you mean 'topics'"):
         contexts_of(corpus, "topic")
@@ -176,6 +181,7 @@ def test_columns_that_cannot_be_contexts_are_refused(prepare):
     with pytest.raises(DataError, match="no sentence of the split 'train' of .* has any of the contexts nothing;"):
         contexts_of(corpus, "nothing")
     assert contexts_of(corpus, "nothing", previous=True).of(1) == [None, "Rain fell."]
+    assert contexts_of(corpus, "amount").of(0) == ["0.5"]  # whole numbers and others are of one type
 
 
 def test_documents_without_a_second_sentence_have_no_previous_one(prepare):

@@ -9,7 +9,7 @@ import pytest
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy.running import RunningCovariance
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import MOST_POINTS, eigenvalues
-from contextwise_papers.intrinsic_entropy.page import claims, write_entropy_page
+from contextwise_papers.intrinsic_entropy.page import claims, measures, write_entropy_page
 from contextwise_papers.intrinsic_entropy.spectra import THRESHOLDS
 from entropy_measurements import WIDTH, measurement, state_of
 
@@ -80,6 +80,21 @@ def test_figures_are_on_the_page_with_their_numbers(entropy, tmp_path):
     assert any(trace["x"] == since and trace["y"] == losses for trace in drawn)
 
 
+def test_the_table_by_context_has_the_numbers_of_the_analysis(entropy):
+    table = measures(entropy, 2, 2)
+    names = [head.title.replace("\n", " ") for head in table.heads]
+    numbers = {
+        name: dict(zip(entropy.contexts, column, strict=True)) for name, *column in zip(names, *table.rows, strict=True)
+    }
+    assert numbers.pop("context") == {context: context for context in entropy.contexts}
+    assert numbers.pop("loss") == {context: entropy.losses[context].value for context in entropy.contexts}
+    assert numbers.pop("KDE") == entropy.kde
+    assert [name.split("=")[0] for name in numbers] == ["S, N", "S, N", "dim, θ", "dim, θ"]
+    *sizes, few, many = numbers
+    assert all(numbers[name] == entropy.entropies[int(name.split("=")[1])] for name in sizes)
+    assert all(numbers[name] in entropy.dimensions.values() for name in (few, many)) and numbers[few] != numbers[many]
+
+
 def test_two_contexts_make_a_page_without_fits(tmp_path):
     entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64]))
     assert entropy.power is None and not entropy.by_entropy and not entropy.names
@@ -97,8 +112,9 @@ def test_a_limit_above_all_losses_is_noted(entropy, tmp_path, monkeypatch):
     assert not any("rise" in note for note in entropy.notes)
     rising = measurement(tmp_path / "rising", [4, 16, 64, 256, 1024])
     monkeypatch.setattr(type(rising), "losses", lambda self: {c: 3 - c**-0.5 for c in rising.contexts})
-    notes = IntrinsicEntropy(rising).notes
-    assert sum("The losses rise with the context" in note for note in notes) == 1
+    found = IntrinsicEntropy(rising)
+    assert sum("The losses rise with the context" in note for note in found.notes) == 1
+    assert any(each.startswith("Does not hold: the loss falls as the context grows") for each in claims(found))
 
 
 def test_names_are_escaped(tmp_path):

@@ -97,6 +97,20 @@ def test_a_vector_depends_on_its_text_alone(name, lengths, batch_size, data):
     np.testing.assert_allclose(together, np.stack(alone), atol=1e-5)
 
 
+def test_without_a_size_texts_of_one_length_have_batches_of_one_shape(monkeypatch):
+    """So that the last bits of a vector do not depend on how many others there are."""
+    model, text = shared("gpt2")
+    embedder, shapes, real = Embedder(model, text, batch_size=None), [], Embedder._vectors
+
+    def seen(self, tokens):
+        shapes.append((len(tokens), len(tokens[0])))
+        return real(self, tokens)
+
+    monkeypatch.setattr(Embedder, "_vectors", seen)
+    (vectors,) = embedder.blocks(["a", *["four"] * 3, *["three"] * 70])
+    assert len(vectors) == 74 and len(shapes) == 4 and len(set(shapes)) == 3
+
+
 def test_groups_keep_the_order(monkeypatch):
     """Texts are sorted by length within a group; here a group has two batches of two."""
     model, text = shared("gpt2")
@@ -129,7 +143,9 @@ def test_texts_are_truncated_to_the_models_positions(name):
     [result] = embedder.blocks(["x" * 3 * POSITIONS])
     assert embedder.was_cut == [True]
     room = POSITIONS - len(embedder.frame)
-    np.testing.assert_allclose(result, embed_texts(model, text, ["x" * room]), atol=1e-5)
+    exact = Embedder(model, text)
+    np.testing.assert_allclose(result, next(exact.blocks(["x" * room])), atol=1e-5)
+    assert exact.was_cut == [False]
 
 
 def test_the_limit_of_the_tokenizer_is_used():

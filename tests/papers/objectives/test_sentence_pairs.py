@@ -11,6 +11,7 @@ from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.objectives import NO_LOSS, Cut, build_objective
+from contextwise_papers.objectives.masked import PairExamples, two_segments
 from contextwise_papers.objectives.text import TokenText, sentence_borders, splitter
 from objective_corpora import CHANCE, of_texts, same, vocabulary
 
@@ -166,6 +167,21 @@ def test_nothing_but_meaning_knows_the_label(bpe, known, name, sentences, contex
     classifier = HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=8, random_state=0)
     guess = cross_val_predict(classifier, rows, label, groups=documents[:5000], cv=GroupKFold(3))
     assert binomtest(int((guess == label).sum()), len(label), 0.5, alternative="greater").pvalue > CHANCE
+
+
+@pytest.mark.parametrize(
+    ("lengths", "middle", "wanted", "stays"),
+    [
+        ([2, 3, 9], 2, 6, True),
+        ([6, 7, 6], 1, 7, False),  # swapped: 7 tokens, then 12
+        ([6, 7, 6], 2, 7, False),  # swapped: 12 tokens, then 7
+    ],
+)
+def test_a_rest_is_one_in_both_orders(lengths, middle, wanted, stays):
+    """Else the order of two segments could be told from how they are cut."""
+    borders = np.cumsum([0, *lengths])
+    assert two_segments(borders.tolist(), borders.tolist(), 0, wanted) is None
+    assert PairExamples._stays_rest(borders, borders, 0, middle, wanted) == stays
 
 
 def test_a_language_is_a_code():

@@ -96,6 +96,16 @@ def test_examples_of_real_text(corpus, known):
     assert abs(np.mean(lengths) - 1 - 3) < 0.05
 
 
+def test_spans_are_drawn_anew_in_each_epoch_and_window(corpus, known):
+    objective = build_objective("spans")
+    examples = objective.examples(corpus, Cut(128), 0, known(objective))
+    noise = [
+        np.isin(examples.example(*at)["input_ids"], examples.sentinels).tolist() for at in ((0, 3), (1, 3), (0, 4))
+    ]
+    assert all(noise.count(one) == 1 for one in noise)
+    assert examples.example(1, 3)["labels"].tolist() == examples.example(1, 3)["labels"].tolist()
+
+
 def test_what_does_not_fit_is_refused(letters, corpus, known):
     def examples(context, **values):
         objective = build_objective("spans", **values)
@@ -103,8 +113,9 @@ def test_what_does_not_fit_is_refused(letters, corpus, known):
 
     with pytest.raises(ConfigError, match="spans of 300 tokens on average, but windows of .* tokens"):
         examples(64, mean_span=300)
-    with pytest.raises(ConfigError, match="needs 29 sentinels for a window of 567 tokens, but the tokenizer has 20"):
-        examples(512, sentinels=20, mean_span=2.9)
+    examples(512, sentinels=29, mean_span=2.9)
+    with pytest.raises(ConfigError, match="needs 29 sentinels for a window of 567 tokens, but the tokenizer has 28"):
+        examples(512, sentinels=28, mean_span=2.9)
     with pytest.raises(ConfigError, match="rate of 0.75, which leaves .* choose spans of 3 tokens or more"):
         examples(64, rate=0.75, mean_span=2)
     with pytest.raises(ConfigError, match="data.context is 2, too short for a window of the objective 'spans'"):

@@ -57,6 +57,15 @@ def test_each_epoch_and_each_seed_cuts_anew(corpus, known):
     assert denoisers(0, 1) == drawn[1]
 
 
+def test_noise_is_drawn_anew_for_each_window(corpus, known):
+    """Of one denoiser, whose windows have the same numbers of noise tokens and spans."""
+    examples, _ = made(corpus, known)
+    for which in (0, 3):
+        alike = [index for index in range(100) if examples.denoiser(0, index) == which][:5]
+        noise = {tuple(np.isin(examples.example(0, index)["input_ids"], examples.sentinels)) for index in alike}
+        assert len(noise) == len(alike) == 5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
 def test_the_windows_come_back_and_lie_in_the_stream(corpus, known, model):

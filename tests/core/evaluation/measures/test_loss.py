@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.normalizers import Lowercase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import write_sealed_json
@@ -23,6 +24,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, measure, results_of
 from contextwise.evaluation.measures.loss import Evaluation, Loss
+from contextwise.models.loading import load_model
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
 from small import write_rows
@@ -239,6 +241,40 @@ def test_a_file_that_changes_while_it_is_read_has_no_result_and_no_work(model, t
     with pytest.raises(DataError, match="a file that reads reads was changed while it was read"):
         measure(model, Reads(file=file), out=tmp_path / "result")
     assert {path.name for path in tmp_path.iterdir()} == {"file", model.name}
+
+
+class Bare(Measure):
+    """Measures nothing, without a corpus."""
+
+    name = "bare"
+    on_corpus = False
+
+    def run(self, subject, corpus, work):
+        return Outcome({})
+
+    @classmethod
+    def table(cls, summary):
+        return ""
+
+
+def test_nothing_is_kept_of_a_model_that_turns_out_to_be_damaged(model, tmp_path):
+    class Fails(Bare):
+        def run(self, subject, corpus, work):
+            work.save("part", {"a": np.zeros(1)})
+            raise CheckpointError("the model's logits are not numbers")
+
+    with pytest.raises(CheckpointError, match="not numbers"):
+        measure(model, Fails(), out=tmp_path / "result")
+    assert [path.name for path in tmp_path.iterdir()] == [model.name]
+
+
+def test_a_loaded_model_that_reads_with_another_tokenizer_is_another_question(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [measure(load_model(model), Bare()).path for _ in range(2)]
+    other = byte_tokenizer().tokenizer
+    other.backend_tokenizer.normalizer = Lowercase()
+    other.save_pretrained(model)
+    assert paths[0] == paths[1] != measure(load_model(model), Bare()).path
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):

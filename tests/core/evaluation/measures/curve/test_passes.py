@@ -161,6 +161,42 @@ def test_damaged_unfinished_work_is_not_resumed(models, corpus_of, work, tmp_pat
         np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        {"position_nats": np.full(12, np.nan)},
+        {"position_nats": np.zeros(12, np.float32)},
+        {"position_nats": np.zeros(11)},
+        {"done": np.array(99)},
+        {"done": np.array(-1)},
+        {"other": np.zeros(1)},
+    ],
+)
+def test_unfinished_work_that_cannot_be_of_this_measurement_is_not_resumed(
+    models, corpus_of, work, tmp_path, stop_at, harm
+):
+    corpus, model = corpus_of(LENGTHS), models["gpt2"]
+    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
+    stop_at(3)
+    with pytest.raises(Interrupted):
+        run(model, corpus, work, batch_tokens=12)
+    stop_at(0)
+    work.save("sums", work.load("sums") | harm)
+    again = run(model, corpus, work, batch_tokens=12)
+    np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
+    np.testing.assert_array_equal(again.loss, whole.loss)
+
+
+@pytest.mark.parametrize("done", [[3, 99], [-1, 3]])
+def test_targets_that_there_are_not_count_as_none_that_are_done(models, corpus_of, work, tmp_path, done):
+    corpus, options = corpus_of([40, 50]), {"contexts": [2, 12], "batch_tokens": 24}
+    targets = Targets(np.repeat([0, 1], 5), np.arange(10) + 12)
+    whole = truncated_pass(models["gpt2"], corpus, targets, work=Work(tmp_path / "w", "", {}), **options)
+    work.save("sums", {"nats": np.ones((2, 10), np.float32), "done": np.array(done)})
+    again = truncated_pass(models["gpt2"], corpus, targets, work=work, **options)
+    np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
+
+
 def test_the_digest_tells_weights_apart(model_of):
     one, same, other = model_of("gpt2"), model_of("gpt2"), model_of("gpt2", seed=1)
     assert Subject(one).digest == Subject(same).digest != Subject(other).digest
