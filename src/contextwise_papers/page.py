@@ -1,7 +1,5 @@
 """The page of a reproduction: our figures and the document's, the verdict on each claim, runs and environment."""
 
-import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +103,3 @@ def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> A
         style["text"] = [page.plain(str(text or "")) for text in texts]
         hover = "%{fullData.name}<br>%{text}<br>%{x}, %{y}"
     return page.scatter(x, y, series, hover, **style)
-
-
-def command_line(words: Sequence[str] | None) -> list[Part]:
-    """The command that made the page, if it is known."""
-    return [page.commands([shlex.join(words)])] if words else []
