@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from contextwise.base.errors import ContextwiseError
 from contextwise.base.runs import RunFolder
-from contextwise.experiments.executors import Outcome
+from contextwise.experiments.executors import ExecutorSettings, LocalExecutor, Outcome, RunHere
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 from contextwise.training import load_recipe, train
 from contextwise.training.checkpoints import list_checkpoints
@@ -67,47 +67,28 @@ def same_as_alone(sweep, run, folder):
     return all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())
 
 
-class InProcess:
-    """Trains a run where it is started, one at a time.
+class InProcess(LocalExecutor):
+    """Trains in the process of the test, the most expensive run first.
 
     Args:
         before: called with the run and the number of the attempt; what it raises is how the attempt fails.
     """
 
     def __init__(self, sweep: RunSetFolder, before: Callable[[PlannedRun, int], None] | None = None) -> None:
-        self.sweep, self.before = sweep, before
-        self.started: list[str] = []
-        self.ended: list[tuple[PlannedRun, Outcome]] = []
+        super().__init__(sweep, ExecutorSettings())
+        self.here, self.before, self.started = False, before, list[str]()
 
-    @property
-    def has_room(self) -> bool:
-        return not self.ended
-
-    @property
-    def busy(self) -> bool:
-        return bool(self.ended)
-
-    def running(self) -> set[str]:
-        return {run.id for run, _ in self.ended}
-
-    def start(self, run: PlannedRun) -> bool:
+    def process(self, run: PlannedRun) -> RunHere:
         self.started.append(run.id)
-        try:
+        process, attempt, train = RunHere(self.folder, run.id), self.started.count(run.id), RunHere.train
+
+        def begin() -> None:
             if self.before is not None:
-                self.before(run, self.started.count(run.id))
-            train(load_recipe(self.sweep.recipe_file(run.id), output=self.sweep.run_folder(run.id).path))
-            outcome = Outcome(0, "")
-        except ContextwiseError as error:
-            outcome = Outcome(error.exit_status, str(error))
-        self.ended.append((run, outcome))
-        return True
+                self.before(run, attempt)
+            train(process)
+
+        process.train = begin
+        return process
 
     def poll(self) -> list[tuple[PlannedRun, Outcome]]:
-        ended, self.ended = self.ended, []
-        return ended
-
-    def stop(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        return [(run, replace(outcome, error=None)) for run, outcome in super().poll()]

@@ -10,9 +10,7 @@ import pytest
 
 from command_line import Contextwise
 from contextwise.cli.commands import groups
-from contextwise.experiments import executors
 from small import WORDS
-from sweeping import InProcess
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(console|python|yaml)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -101,10 +99,7 @@ def workplace(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "name", ["your-text", "your-idea", *(pytest.param(name, marks=pytest.mark.slow) for name in ("choose", "measure"))]
 )
-def test_every_block_runs_and_prints_what_the_tutorial_shows(
-    name: str, contextwise: Contextwise, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executors, "LocalExecutor", lambda folder, *_: InProcess(folder))
+def test_every_block_runs_and_prints_what_the_tutorial_shows(name: str, contextwise: Contextwise) -> None:
     space: dict[str, object] = {}
     for language, block in BLOCK.findall((ROOT / "docs" / "tutorials" / f"{name}.md").read_text()):
         file = re.match(r"# (\S+\.(?:yaml|py))\n", block)

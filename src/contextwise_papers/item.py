@@ -109,7 +109,7 @@ class ItemMeasure(Settings, ABC):
         self.prepared(folder)
         runs = self.run_set(folder)
         runs.warn_of_few_steps()
-        runs.train_missing(self.executor.processes)
+        runs.train_missing(self.executor)
         return runs
 
     def settings_of(self, measure: type[_Settings], *shared: str, **own: Any) -> _Settings:

@@ -1,7 +1,6 @@
 """The page of a reproduction: our figures and the document's, the verdict on each claim, runs and environment."""
 
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,8 +111,3 @@ def _trace(name: str, series: int, points: list[dict[str, Any]], kind: str) -> A
         style["text"] = [page.plain(str(text or "")) for text in texts]
         hover = "%{fullData.name}<br>%{text}<br>%{x}, %{y}"
     return page.scatter(x, y, series, hover, **style)
-
-
-def command_line(words: Sequence[str] | None) -> list[Part]:
-    """The command that made the page, if it is known."""
-    return [page.commands([shlex.join(words)])] if words else []

@@ -47,6 +47,8 @@ class RaySettings(ExecutorSettings):
 class RayExecutor:
     """Submits every run to Ray, which starts as many at a time as fit on its nodes, and again where a node was lost."""
 
+    here = False
+
     def __init__(self, folder: RunSetFolder, settings: RaySettings) -> None:
         address, cpus, gpus = settings.address, settings.cpus, settings.gpus
         try:

@@ -8,7 +8,7 @@ import copy
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -210,7 +210,7 @@ def arm_of(width: int, factor: float) -> str:
 def search(settings: TransferSettings) -> np.ndarray:
     """Losses of finished runs: (widths, factors, seeds), infinite where a run diverged; what is missing is trained."""
     runs = search_runs(settings)
-    runs.train_missing(settings.executor.processes, may_diverge=True)
+    runs.train_missing(settings.executor, may_diverge=True)
 
     def loss(run: RunFolder) -> float:
         return float(run.summary()["validation_loss"]) if run.finished else math.inf
@@ -241,8 +241,8 @@ def best_factor(factors: Sequence[float], losses: Sequence[float]) -> float | No
 def run_transfer(settings: TransferSettings) -> Transfer:
     """Search the rates of all widths, and derive that of a larger one; a TrainingError if every run diverged."""
     runs = planned_runs(settings)
-    plan = {"inputs": dict(runs.runs[0].inputs), "runs": [asdict(run) for run in runs.plan]}
-    Question(settings.folder, "transfer").write(settings.model_dump(mode="json", exclude={"output"}), plan)
+    values, inputs = settings.model_dump(mode="json", exclude={"output"}), dict(runs.runs[0].inputs)
+    Question(settings.folder, "transfer").write(values, {"inputs": inputs})
     losses_WFS = search(settings)
     if not np.isfinite(losses_WFS).any():
         raise TrainingError("every run diverged; give lower factors")

@@ -18,7 +18,9 @@ from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line, show_values
 
 PANEL = "Choose"
-STARTING = 10  # seconds that a run of a sweep takes at least beside its training steps: a process, its imports, a curve
+BESIDE = {True: (1, 20), False: (10, 60)}
+"""Whether runs are trained in this process -> seconds of a run beside its training steps, at least and at most: a curve, and a
+process with its imports."""
 if TYPE_CHECKING:
     from contextwise.experiments.run_set import RunSet
     from contextwise_plan.scaling.observations import Observations
@@ -36,7 +38,7 @@ def sweep(
         list[str] | None, set_option("A setting before the file's: --set base.training.weight_decay=0. Repeatable.")
     ] = None,
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
-    jobs: Annotated[int | None, Option(help="Runs at a time here.")] = None,
+    jobs: Annotated[int | None, Option(help="Runs at a time here.", show_default="1, in this process")] = None,
     executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
     address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
     retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
@@ -79,12 +81,12 @@ def sweep(
         show(*(f"note: {note}" for note in planned.notes))
         missing = len(planned.plan) - planned.count()["finished"]
         if sweep_settings.executor.kind == "local" and missing:
-            steps = planned.seconds_left()
+            steps, here = planned.seconds_left(), sweep_settings.executor.here
             starts = math.ceil(missing / sweep_settings.executor.jobs)  # one after another
-            least, most = (steps + starts * each for each in (STARTING, 60))
+            least, most = (duration(steps + starts * each) for each in BESIDE[here])
             show(
-                f"The missing runs take about {duration(least)} to {duration(most)} on this machine: {duration(steps)} of "
-                f"training steps, and {STARTING} s to a minute each to start a process and to measure its curve."
+                f"The missing runs take about {least} to {most} on this machine: {duration(steps)} of training steps, and "
+                f"{BESIDE[here][0]} to {BESIDE[here][1]} s each to {'start a process and to ' * (not here)}measure its curve."
             )
 
 

@@ -7,17 +7,16 @@ import pytest
 import yaml
 
 from contextwise.base.errors import TrainingError
+from contextwise.experiments.executors import RunHere
 from contextwise_plan.sweeps.sweep import Sweep
-from sweeping import InProcess, sweep_values
+from sweeping import sweep_values
 
 
 @pytest.fixture
-def workplace(corpus_folder, tmp_path, monkeypatch):
-    """A sweep file of two runs, which train in the process of the test."""
+def workplace(corpus_folder, tmp_path):
+    """A sweep file of two runs."""
     values = sweep_values(corpus_folder, tmp_path) | {"output": ""}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(values))
-    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep))
-    monkeypatch.setattr("contextwise.experiments.scheduling.POLL_SECONDS", 0.0)
     return tmp_path
 
 
@@ -28,7 +27,7 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     assert "2 runs (2 missing), 3.07k tokens," in words
     assert "note: all runs have one model size (nano-layers1-width16-heads2)" in words
     assert re.search(
-        r"The missing runs take about [\d.]+ s to [\d.]+ min on this machine: [\d.]+ (ms|s) of training steps, and 10 s",
+        r"The missing runs take about [\d.]+ s to [\d.]+ (s|min) on this machine: [\d.]+ (ms|s) of training steps, and 1 to 20",
         words,
     )
     at_once = contextwise.words("plan sweep tiny.yaml --dry-run --jobs 8")  # both start together
@@ -50,11 +49,14 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
 
 @pytest.mark.long
 def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypatch):
-    def unlucky(run, attempt):
-        if run.context == 32:
-            raise TrainingError("lightning")
+    train = RunHere.train
 
-    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep, unlucky))
+    def unlucky(self):
+        if "-c16-" in self.run:
+            raise TrainingError("lightning")
+        train(self)
+
+    monkeypatch.setattr(RunHere, "train", unlucky)
     status, output, errors = contextwise("plan sweep tiny.yaml --out mine --retries 0")
     assert (status, output) == (1, "") and "1 of 2 runs failed (lightning)" in errors
     words = contextwise.words("plan sweep --status mine")

@@ -147,7 +147,9 @@ def prepare(
             say(f"note: {found.sentence}: losses on them are too low. A trial leaves them out; {left_out}{shown}")
     if not as_json:
         if manifest["columns_as_json"]:
-            show(f"lists, objects or values of several types, kept as JSON text: {', '.join(manifest['columns_as_json'])}")
+            show(
+                f"lists, objects or values of several types, kept as JSON text: {', '.join(manifest['columns_as_json'])}"
+            )
         show_line(f"corpus: {corpus.path}")
 
 

@@ -103,12 +103,12 @@ def step_rounds(
 ) -> dict[str, list[float]]:
     """Seconds of a training step of each recipe in each round, which makes a dry run of every recipe, in turning order.
 
-    The steps get the threads of the ``executor`` of the runs that are planned; None: they are trained in this process.
+    The steps get the threads of the ``executor`` of the runs that are planned; by default those of this process.
     """
     threads, quiet = torch.get_num_threads(), console.quiet
     measured: dict[str, list[float]] = {name: [] for name in recipes}
     names = list(recipes)
-    torch.set_num_threads(threads if executor is None else executor.run_threads)
+    torch.set_num_threads(threads if executor is None or executor.here else executor.run_threads)
     try:
         with progress_bar("timing", rounds * len(names), "dry runs") as advance:
             for number in range(rounds):

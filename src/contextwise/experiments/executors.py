@@ -1,7 +1,8 @@
-"""Executors: start the runs of a set, as processes on this machine or in a way that another package offers.
+"""Executors: train the runs of a set in this process, in processes on this machine, or in a way that another package offers.
 
-Every run is ``python -m contextwise train`` in a separate process, with a log file. A launcher is a subclass of
-:class:`ExecutorSettings`, an entry point of the group ``contextwise.launchers`` with the name of its ``kind``.
+One run at a time needs no process of its own; else every run is ``python -m contextwise train`` in a separate process, with a
+log file. A launcher is a subclass of :class:`ExecutorSettings`, an entry point of the group ``contextwise.launchers`` with the
+name of its ``kind``.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, ContextwiseError, one_line
 from contextwise.base.files import is_held
 from contextwise.base.trust import trust
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
@@ -32,9 +34,9 @@ WAIT_FOR_LOCK_SECONDS = 120.0
 
 
 class ExecutorSettings(Settings):
-    """Where runs are trained: in processes on this machine. Changes no result."""
+    """Where runs are trained: on this machine, in this process or in several. Changes no result."""
 
-    kind: Literal["local"] = Field(default="local", description="processes on this machine")
+    kind: Literal["local"] = Field(default="local", description="this machine")
     jobs: int = Field(default=1, ge=1, description="runs at a time on this machine")
     threads: int | None = Field(
         default=None, ge=1, description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given"
@@ -42,10 +44,9 @@ class ExecutorSettings(Settings):
     retries: int = Field(default=1, ge=0, description="how often a run that failed is tried again in one call")
 
     @property
-    def processes(self) -> "ExecutorSettings | None":
-        """These settings; None for one run at a time on this machine, which needs no process of its own."""
-        alone = self.kind == "local" and self.jobs == 1 and self.threads is None
-        return None if alone else self
+    def here(self) -> bool:
+        """Whether runs are trained in this process: one at a time, with its threads, where it does not see several GPUs."""
+        return self.kind == "local" and self.jobs == 1 and self.threads is None and len(visible_gpus()) < 2
 
     @property
     def run_threads(self) -> int:
@@ -62,20 +63,26 @@ class ExecutorSettings(Settings):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt at a run ended: its exit status, or minus the signal that killed it; of a failure the reason."""
+    """How an attempt at a run ended: its exit status, or minus the signal that killed it; of a failure the reason.
+
+    ``error``: of a run in this process.
+    """
 
     status: int
     reason: str
+    error: Exception | None = None
 
 
 class Executor(Protocol):
     """Starts runs and reports how they ended.
 
-    ``has_room``: another run can be started now. ``busy``: a run has been started and has not ended. ``running``: ids of the
-    runs that are being trained, without those that wait for a node. ``start``: false if another process is training the run,
-    so that it must wait. ``poll``: the runs that ended since the last call. ``stop``: ask all runs to save and end.
-    ``close``: leave nothing running.
+    ``here``: runs are trained in this process, one after another. ``has_room``: another run can be started now. ``busy``: a run
+    has been started and has not ended. ``running``: ids of the runs that are being trained, without those that wait for a node.
+    ``start``: false if another process is training the run, so that it must wait. ``poll``: the runs that ended since the last
+    call. ``stop``: ask all runs to save and end. ``close``: leave nothing running.
     """
+
+    here: bool
 
     @property
     def has_room(self) -> bool: ...
@@ -86,6 +93,41 @@ class Executor(Protocol):
     def poll(self) -> list[tuple[PlannedRun, Outcome]]: ...
     def stop(self) -> None: ...
     def close(self) -> None: ...
+
+
+class RunHere:
+    """A run of a run set that is trained in this process, when it is polled."""
+
+    def __init__(self, folder: RunSetFolder, run: str) -> None:
+        self.folder, self.run = folder, run
+
+    def train(self) -> None:
+        """Train the run, or resume it."""
+        from contextwise.training.recipe import load_recipe
+        from contextwise.training.run import train
+
+        train(load_recipe(self.folder.recipe_file(self.run), output=self.folder.run_folder(self.run).path))
+
+    def poll(self) -> Outcome:
+        """Train the run; whatever the error is, it fails this run alone, and is written to its log."""
+        try:
+            self.train()
+        except Exception as error:
+            log = self.folder.log_file(self.run)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("a", encoding="utf-8") as file:
+                traceback.print_exc(file=file)
+            traceback.clear_frames(error.__traceback__)  # which hold its model
+            if isinstance(error, ContextwiseError):
+                return Outcome(error.exit_status, str(error), error)
+            return Outcome(1, f"{type(error).__name__}: {one_line(error)}", error)
+        return Outcome(0, "")
+
+    def stop(self) -> None:
+        """Training hears the request to stop itself."""
+
+    def wait(self) -> None:
+        """Nothing is left running."""
 
 
 class RunProcess:
@@ -179,9 +221,9 @@ class LocalExecutor:
     """Trains as many runs at a time on this machine, each with as many threads, as the settings say."""
 
     def __init__(self, folder: RunSetFolder, settings: ExecutorSettings) -> None:
-        self.folder, self.jobs, self.threads = folder, settings.jobs, settings.run_threads
+        self.folder, self.here, self.jobs, self.threads = folder, settings.here, settings.jobs, settings.run_threads
         self.gpus = visible_gpus()
-        self.processes: dict[str, tuple[PlannedRun, RunProcess]] = {}
+        self.processes: dict[str, tuple[PlannedRun, RunHere | RunProcess]] = {}
         self.gpu_of: dict[str, str] = {}
 
     @property
@@ -198,8 +240,13 @@ class LocalExecutor:
     def start(self, run: PlannedRun) -> bool:
         if is_held(self.folder.run_folder(run.id).path, inside=True):
             return False
-        self.processes[run.id] = run, RunProcess(self.folder.path, run.id, self._environment(run.id))
+        self.processes[run.id] = run, self.process(run)
         return True
+
+    def process(self, run: PlannedRun) -> RunHere | RunProcess:
+        if self.here:
+            return RunHere(self.folder, run.id)
+        return RunProcess(self.folder.path, run.id, self._environment(run.id))
 
     def _environment(self, run: str) -> dict[str, str]:
         environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads)}

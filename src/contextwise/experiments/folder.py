@@ -1,7 +1,7 @@
 """The folder of a run set: its runs, the cost of each, and their states.
 
-``runs/<id>/`` (ordinary run folders) and, where each run is a separate process, ``recipes/<id>.yaml`` · ``logs/<id>.log`` ·
-``failures/<id>.json`` (why a run failed; removed when it finishes).
+``runs/<id>/`` (ordinary run folders) · ``recipes/<id>.yaml`` · ``logs/<id>.log`` (of a run in a process of its own, or that
+failed) · ``failures/<id>.json`` (why a run failed; removed when it finishes).
 """
 
 from collections.abc import Container

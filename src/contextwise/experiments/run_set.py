@@ -15,7 +15,6 @@ import contextlib
 import copy
 import itertools
 import json
-import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,12 +26,11 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from contextwise.base.config import Seeds, Settings, validate, with_overrides
-from contextwise.base.errors import CheckpointError, ConfigError, DivergedError, Problem, TrainingError, check_alone
+from contextwise.base.errors import CheckpointError, ConfigError, Problem, TrainingError, check_alone
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, exclusive, is_held
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
-from contextwise.base.stopping import first_process
 from contextwise.experiments.causality import refuse_leaking_variant
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
@@ -46,7 +44,6 @@ from contextwise.training.settings import CorpusData
 if TYPE_CHECKING:
     from contextwise.experiments.cost import RunCost
 
-POLL_SECONDS = 0.5
 FAST_TRAINING: dict[str, Any] = {
     "warmup_steps": 0.04,
     "schedule": "linear",
@@ -149,8 +146,8 @@ class Run:
 class RunSet(RunSetFolder):
     """Training runs that belong together, in one folder; each behind its parents."""
 
-    def __init__(self, path: Path, runs: list[Run], vocab_size: int | None = None) -> None:
-        self.path, self.name, self.runs, self.vocab_size = path, path.name, runs, vocab_size
+    def __init__(self, path: Path, runs: list[Run]) -> None:
+        self.path, self.name, self.runs = path, path.name, runs
 
     @property
     def trained(self) -> list[Run]:
@@ -170,7 +167,6 @@ class RunSet(RunSetFolder):
         *,
         corpus: Path | None = None,
         prefix: str = "",
-        vocab_size: int | None = None,
         wanted: Iterable[str] | None = None,
     ) -> "RunSet":
         """The runs of arms, seeds and grid; nothing is trained.
@@ -178,11 +174,10 @@ class RunSet(RunSetFolder):
         Args:
             corpus: of arms whose recipe names none.
             prefix: of the arms' names in folder names.
-            vocab_size: of a corpus that does not exist yet, for the plan.
             wanted: arms that are needed, with those that they are made from; all if not given.
         """
         expansion = _Expansion(settings, path, corpus, prefix)
-        return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted), vocab_size)
+        return cls(path, expansion.runs_of(settings.arms if wanted is None else wanted))
 
     def warn_of_few_steps(self) -> None:
         """Print the warning about runs of few steps (:func:`~contextwise.training.recipe.few_steps`), if there are any."""
@@ -195,7 +190,7 @@ class RunSet(RunSetFolder):
         from contextwise.experiments.cost import costs_of
 
         recipes = [run.planned_recipe() for run in self.trained]
-        costs = costs_of(recipes, self.vocab_size)
+        costs = costs_of(recipes)
         return [planned_run(run, recipe, cost) for run, recipe, cost in zip(self.trained, recipes, costs, strict=True)]
 
     @cached_property
@@ -220,41 +215,37 @@ class RunSet(RunSetFolder):
     def train_missing(self, executor: ExecutorSettings | None = None, *, may_diverge: bool = False) -> None:
         """Train every run that has not finished; what was stopped resumes.
 
+        Where runs fail, the others are trained first, but for those that begin from them.
+
         Args:
-            executor: starts a process for each run; without one they are trained one after another in this process.
-            may_diverge: a run whose loss is not finite is no failure: the others are trained but for those that begin from
-                it, and later calls leave them.
+            executor: where runs are trained; by default one after another in this process.
+            may_diverge: a run whose loss is not finite is no failure, and later calls leave it.
         """
-        if executor is not None:
-            check_alone("a set of runs")
+        check_alone("a set of runs")
         self.refuse_changed()
         for run in self.trained:
-            refuse_leaking_variant(run.planned_recipe())
+            if not RunFolder(run.folder).finished:
+                refuse_leaking_variant(run.planned_recipe())
         if may_diverge and any(run.diverged for run in map(RunFolder, self.paths)):
             RunSet(self.path, [run for run in self.runs if not _ended(run)]).train_missing(executor, may_diverge=True)
             return
-        if executor is None:
-            for run in self.trained:
-                if may_diverge and _ended(run):
-                    continue
-                with contextlib.suppress(DivergedError) if may_diverge else contextlib.nullcontext():
-                    train_or_wait(run.recipe())
-            return
+        executor = executor or ExecutorSettings()
+        brief = executor.here and not self.status_command  # each run reports itself
         with self.claimed(), interruption.listening():
-            left = [state for state in self.states() if state.state != "finished"]
+            left = [run for run in self.trained if not RunFolder(run.folder).finished]
+            for folder in self.paths:
+                is_held(folder, inside=True)  # which removes the lock of a process that was killed at its end
             if not left:
-                if not may_diverge:
+                if not (brief or may_diverge):
                     say(f"{self.path}: all {len(self.plan)} runs are finished already: nothing to train")
                 return
-            tokens = count(self.tokens)
-            say(
-                f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {self.flops:.2e} FLOPs and {tokens} tokens in all"
-            )
+            if not brief:
+                amounts = f"{self.flops:.2e} FLOPs and {count(self.tokens)} tokens in all"
+                say(f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {amounts}")
             try:
                 schedule(self, executor.executor(self), executor.retries)
             except TrainingError:
-                unfinished = [run for run in self.runs if not RunFolder(run.folder).finished]
-                if not may_diverge or not all(map(_ended, unfinished)):
+                if not may_diverge or not all(_ended(run) for run in left if not RunFolder(run.folder).finished):
                     raise
 
     def refuse_changed(self) -> None:
@@ -285,29 +276,6 @@ class RunSet(RunSetFolder):
             file = self.recipe_file(run.id)
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 atomic_write(file, text, "a run's recipe")
-
-
-def train_or_wait(recipe: Recipe) -> RunFolder:
-    """Train a recipe, or resume; wait for a run that another process trains, and leave a finished one as it is.
-
-    Raises what :func:`~contextwise.training.run.train` raises.
-    """
-    run = RunFolder(recipe.folder)
-    run.check_free(recipe.resolved())
-    if run.finished:
-        is_held(run.path)  # which removes the lock of a process that was killed when the run had finished
-        return run
-    # Of several processes of one training (torchrun) the first alone holds the lock.
-    first = first_process()
-    with exclusive(run.path, "the run", wait=True) if first else contextlib.nullcontext():
-        if first and is_held(run.path, inside=True):
-            say(f"another process is training {run.path}; waiting for it to end")
-            while is_held(run.path, inside=True):
-                interruption.check(f"stopped while waiting for {run.path}; run the same command again")
-                time.sleep(POLL_SECONDS)
-        from contextwise.training.run import train
-
-        return train(recipe)
 
 
 def planned_run(run: Run, recipe: Recipe, cost: "RunCost") -> PlannedRun:

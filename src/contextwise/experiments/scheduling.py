@@ -1,10 +1,11 @@
 """Scheduling: which run of a set is started next, which is tried again, and what is reported meanwhile."""
 
+import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from contextwise.base.errors import ContextwiseError, Interrupted, TrainingError
+from contextwise.base.errors import ContextwiseError, DivergedError, Interrupted, TrainingError
 from contextwise.base.estimates import counted
 from contextwise.base.progress import interruption, progress_bar, say
 from contextwise.experiments.executors import INPUT_AT_FAULT, Executor
@@ -15,14 +16,17 @@ REFRESH_SECONDS = 2.0
 
 
 def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
-    """Train all runs, the most expensive first; a run starts after the runs that it is made from.
+    """Train all runs; a run starts after the runs that it is made from.
 
-    A branch starts as soon as its trunk has the checkpoint where it begins to decay. Where runs fail, all others finish first,
-    except those that are made from a failed one.
+    In this process they are trained in the order of the plan; elsewhere the most expensive is the first, so that the last ones
+    end together. A branch starts as soon as its trunk has the checkpoint where it begins to decay. Where runs fail, all others
+    finish first, except those that are made from a failed one.
     """
     try:
-        with progress_bar("runs", 100, "% of the FLOPs") as show:
-            _train(folder, executor, retries, show)
+        # In this process each run shows a bar of its own.
+        bar = contextlib.nullcontext(lambda **_: None) if executor.here else progress_bar("runs", 100, "% of the FLOPs")
+        with bar as show:
+            errors = _train(folder, executor, retries, show)
     finally:
         executor.close()
     states, total = folder.count(), len(folder.plan)
@@ -32,6 +36,8 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
             f"stopped by {interruption.signal}: {finished} of {total} runs are finished, the others have saved their progress; "
             "run the same command again to resume"
         )
+    if errors and not folder.status_command:
+        raise min(errors, key=lambda error: isinstance(error, DivergedError))
     if failed:
         failures = {state.run.id: state.failure.reason for state in folder.states() if state.failure}
         reasons = list(failures.values())
@@ -49,10 +55,11 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
         raise ContextwiseError(f"{total - finished} of {total} runs of {folder.path} have not finished")
 
 
-def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callable[..., None]) -> None:
-    """Start, watch and try again; ``show``: of a progress bar in percent."""
+def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callable[..., None]) -> Collection[Exception]:
+    """Start, watch and try again; the errors of runs that failed in this process. ``show``: of a progress bar in percent."""
+    errors = dict[str, Exception]()
     todo = [run for run in folder.plan if not folder.run_folder(run.id).finished]
-    waiting = deque(sorted(todo, key=lambda run: -run.flops))
+    waiting = deque(todo if executor.here else sorted(todo, key=lambda run: -run.flops))
     unfinished = {run.id for run in todo}
     attempts: Counter[str] = Counter()
     states = {run.id: folder.state(run) for run in folder.plan}
@@ -68,19 +75,24 @@ def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callabl
             if executor.start(run):
                 waiting.remove(run)
                 step = folder.state(run).step
-                say(f"{run.id}: " + (f"resumed from about step {step}" if step else "started"))
+                if not executor.here:  # where training itself says so
+                    say(f"{run.id}: " + (f"resumed from about step {step}" if step else "started"))
             elif run.id not in reported:
                 reported.add(run.id)
                 say(f"{run.id}: another process is training it; waiting for that")
-        for run, outcome in executor.poll():
+        ended = executor.poll()
+        for run, outcome in ended:
             attempts[run.id] += 1
             if folder.run_folder(run.id).finished:
                 unfinished.discard(run.id)
+                errors.pop(run.id, None)
                 folder.clear_failure(run.id)
                 loss = folder.state(run).loss  # that only runs with a context curve have
-                say(f"{run.id}: finished" + ("" if loss is None else f", best-context loss {loss:.4f}"))
+                if loss is not None or not executor.here:
+                    say(f"{run.id}: finished" + ("" if loss is None else f", best-context loss {loss:.4f}"))
             elif not interruption.requested:
                 folder.note_failure(run.id, outcome.reason)
+                errors |= {} if outcome.error is None else {run.id: outcome.error}
                 again = outcome.status != INPUT_AT_FAULT and attempts[run.id] <= retries
                 again = again and not folder.run_folder(run.id).diverged
                 say(f"{run.id}: failed: {outcome.reason}" + "; it is tried again" * again)
@@ -98,4 +110,6 @@ def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callabl
             done = sum(state.share * state.run.own_flops for state in states.values())
             note = ", ".join(f"{counts[name]} {name}" for name in ("finished", "running", "failed") if counts[name])
             show(done=100 * done / folder.flops, note=f"{note} of {counted(len(states), 'run')}")
-        time.sleep(POLL_SECONDS)
+        if not ended:
+            time.sleep(POLL_SECONDS)
+    return errors.values()

@@ -36,14 +36,13 @@ class OptimalContext(CorpusMeasure, name="optimal_context"):
     grid: dict[str, list[Any]]
     learning_rate: LearningRateRule = "size"
     measurements: int = Field(default=8, ge=2)
-    jobs: int = Field(default=1, ge=1, description="runs at a time")
 
     def sweep(self, folder: Path) -> SweepRecipe:
         """The sweep's settings; the learning rate is constant, as in the source."""
         data = {**self.base.get("data", {}), "corpus": str(self.corpus_folder(folder))}
         training = {"schedule": "constant", **self.base.get("training", {})}
         values = {name: getattr(self, name) for name in ("name", "grid", "learning_rate", "measurements")}
-        values |= {"base": {**self.base, "data": data, "training": training}, "executor": {"jobs": self.jobs}}
+        values |= {"base": {**self.base, "data": data, "training": training}, "executor": self.executor}
         values["output"] = str(folder / "sweeps" / self.name)
         return validate(SweepRecipe, values, "the sweep")
 

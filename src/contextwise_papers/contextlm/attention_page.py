@@ -1,5 +1,6 @@
 """Attention received by the tokens and chunks of a text: table, plots, page and JSON (ContextLM, Section 4.3, Figure 5)."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,9 @@ import numpy as np
 
 from contextwise.base.estimates import as_json, listed
 from contextwise.base.tables import Table
-from contextwise.reports.page import Page, Section
+from contextwise.reports.page import Page, Section, commands
 from contextwise_papers.contextlm.attention import Reading
-from contextwise_papers.page import command_line, sections_of
+from contextwise_papers.page import sections_of
 from contextwise_papers.tables import Plot, point, table_of
 
 MEAN = "mean over layers, heads and the queries that see a token"
@@ -21,7 +22,7 @@ def write_attention_page(reading: Reading, path: Path, command: list[str] | None
     sections = [
         *sections_of([], drawn(reading, attention, next(iter(attention)))),
         Section("Attention received by each chunk", [received_table(reading)]),
-        Section("How it was made", command_line(command)),
+        Section("How it was made", [commands([shlex.join(command)])] if command else []),
     ]
     title = f"What {listed(list(attention))} attend{'s' * (len(attention) == 1)} to"
     start = f", behind {reading.pieces[0]}" if reading.has_start else ""

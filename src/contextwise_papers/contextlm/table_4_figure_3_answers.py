@@ -194,7 +194,7 @@ class InstructionAnswers(TrainedModels, name="instruction_answers"):
         """The tuned models, seed by seed; pretrained and tuned where that has not been done."""
         self.prepared(folder)
         bases = super().run_set(folder)
-        bases.train_missing(self.executor.processes)
+        bases.train_missing(self.executor)
         corpus, source = self.instruction_corpus(folder), f"alpaca:{self.instructions}"
         prepared_once(source, bases.runs[0].folder, corpus, self.instructions_validation)
         runs = self.train(folder)

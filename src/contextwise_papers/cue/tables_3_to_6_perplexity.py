@@ -321,7 +321,7 @@ class CuePartitions(CuePerplexity, name="cue_partitions"):
     def run_set(self, folder: Path) -> RunSet:
         sets = (self.of_partition(number).run_set(folder) for number in range(self.partitions))
         runs = {run.id: run for runs in sets for run in runs.runs}
-        return RunSet(folder, list(runs.values()), self.vocab_size)
+        return RunSet(folder, list(runs.values()))
 
     def measure(self, item: Item, folder: Path) -> Outcome:
         parts = [self.of_partition(number) for number in range(self.partitions)]

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, TrainingError
+from contextwise.base.errors import ConfigError, DivergedError, TrainingError
 from contextwise.base.files import exclusive
 from contextwise.experiments import executors as executors_module
 from contextwise.experiments import scheduling
-from contextwise.experiments.executors import ExecutorSettings
+from contextwise.experiments.executors import ExecutorSettings, RunHere
 from contextwise.experiments.grid import size_name
 from contextwise.experiments.run_set import RunSet, RunSetSettings
 from sweeping import InProcess
@@ -120,7 +120,7 @@ def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, mo
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
     longer = [CONTINUED[0], "training.steps=40"]  # the most expensive, but not the first
     runs = run_set(tmp_path, corpus_folder, arms={"tuned": longer, "base": []})
-    runs.train_missing(ExecutorSettings(retries=0))
+    runs.train_missing(ExecutorSettings(jobs=2, retries=0))
     assert [name.partition("-")[0] for name in executors[0].started] == ["base", "tuned"]
     assert runs.count()["finished"] == 2
 
@@ -128,10 +128,8 @@ def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, mo
 DIVERGES = ["training.learning_rate=1e30", "training.clip=0.0", "training.warmup_steps=0"]
 
 
-@pytest.mark.parametrize("jobs", [None, 2])
-def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_folder, tmp_path, monkeypatch, jobs):
-    """In this process, and with an executor."""
-    executors, given = [], None if jobs is None else ExecutorSettings(jobs=jobs)
+def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_folder, tmp_path, monkeypatch):
+    executors, given = [], ExecutorSettings(jobs=2)
 
     def broken(run, attempt):
         if run.id.startswith("sound") and not executors[2:]:
@@ -144,19 +142,39 @@ def test_a_run_that_diverged_may_be_left_and_another_failure_is_raised(corpus_fo
     monkeypatch.setattr(executors_module, "LocalExecutor", in_process)
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
     runs = run_set(tmp_path, corpus_folder, arms={"hot": DIVERGES, "sound": []})
-    with pytest.raises(TrainingError, match="nan at step" if jobs is None else "of 2 runs failed"):
+    with pytest.raises(TrainingError, match="of 2 runs failed"):
         runs.train_missing(given)
     (hot,), (sound,) = runs.folders("hot"), runs.folders("sound")
     assert hot.diverged and not hot.finished and not sound.finished
     metrics = hot.divergence_file.stat().st_mtime_ns
-    if jobs is not None:
-        with pytest.raises(TrainingError, match="SIGKILL") as caught:
-            runs.train_missing(given, may_diverge=True)
-        assert "contextwise plan sweep" not in str(caught.value)  # which lists sweeps only
+    with pytest.raises(TrainingError, match="SIGKILL") as caught:
+        runs.train_missing(given, may_diverge=True)
+    assert "contextwise plan sweep" not in str(caught.value)  # which lists sweeps only
     runs.train_missing(given, may_diverge=True)
     assert sound.finished and hot.divergence_file.stat().st_mtime_ns == metrics
-    if jobs is not None:
-        assert executors[0].started.count(next(run.id for run in runs.runs if run.arm == "hot")) == 1
+    assert executors[0].started.count(next(run.id for run in runs.runs if run.arm == "hot")) == 1
+
+
+def test_in_this_process_the_others_are_trained_before_an_error_is_raised(corpus_folder, tmp_path, monkeypatch):
+    runs = run_set(tmp_path, corpus_folder, arms={"hot": DIVERGES, "odd": ["model.width=8"], "sound": []})
+    train = RunHere.train
+
+    def broken(self):
+        if self.run.startswith("odd"):
+            raise KeyError("a defect")
+        train(self)
+
+    monkeypatch.setattr(RunHere, "train", broken)
+    with pytest.raises(KeyError, match="a defect"):  # not the run that diverged, which is known
+        runs.train_missing(may_diverge=True)
+    (hot,), (odd,), (sound,) = map(runs.folders, ("hot", "odd", "sound"))
+    assert hot.diverged and not odd.finished and sound.finished
+    assert "KeyError: 'a defect'" in runs.log_file(odd.path.name).read_text()
+    monkeypatch.undo()
+    runs.train_missing(may_diverge=True)
+    assert odd.finished and not hot.finished and runs.failure(odd.path.name) is None
+    with pytest.raises(DivergedError, match="nan at step"):
+        runs.train_missing()
 
 
 @pytest.mark.long
@@ -170,7 +188,7 @@ def test_a_run_that_another_process_trains_is_waited_for(corpus_folder, tmp_path
         assert second.is_alive()
     second.join(60)
     assert not second.is_alive() and runs.count()["finished"] == 1
-    assert f"another process is training {run.folder}; waiting" in " ".join(capsys.readouterr().err.split())
+    assert f"{run.id}: another process is training it; waiting" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_model_without_a_size_has_a_name():

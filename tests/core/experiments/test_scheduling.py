@@ -130,8 +130,7 @@ def test_a_run_of_another_process_is_waited_for(claimed, capsys):
 
 
 @pytest.mark.long
-def test_the_whole_sweep_from_its_settings(settings, monkeypatch, capsys):
-    monkeypatch.setattr("contextwise.experiments.executors.LocalExecutor", lambda sweep, *_: InProcess(sweep))
+def test_the_whole_sweep_from_its_settings(settings, capsys):
     sweep = run_sweep(settings())
     assert Sweep.open(sweep.path).count()["finished"] == 2
     assert "tiny: 2 of 2 runs to do" in capsys.readouterr().err

@@ -29,10 +29,9 @@ from contextwise.comparison.comparison import compare
 from contextwise.comparison.decided import Comparison
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
-from contextwise.experiments import cost
+from contextwise.experiments import cost, executors, run_set
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
-from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
@@ -125,7 +124,7 @@ def test_arms_of_a_seed_share_their_windows_and_their_first_values(finished, cor
 
 def test_a_decided_trial_trains_no_more_seeds(finished, corpus_folder, monkeypatch):
     before = (finished / "result.json").read_text()
-    monkeypatch.setattr(RunSet, "train_missing", None)
+    monkeypatch.setattr(run_set, "schedule", None)
     result = Trial(three(corpus_folder, finished, seeds=12)).run()
     assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
     assert "stopped after" in words_of(trial_tables(result)) and "every comparison is decided" in words_of(
@@ -362,14 +361,16 @@ def test_steps_are_timed_with_the_threads_of_the_runs(corpus_folder, tmp_path, m
     recipes = Arms(small_trial(corpus_folder, tmp_path / "t", arms=["gpt2", "contextlm"])).recipes
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     here = torch.get_num_threads()
-    for executor in (None, ExecutorSettings(jobs=2), ExecutorSettings(threads=2)):
+    for executor in (ExecutorSettings(), ExecutorSettings(jobs=2), ExecutorSettings(threads=2)):
         seconds_per_step(recipes, 1, executor)
     assert threads[::2] == [here, 3, 2] and torch.get_num_threads() == here
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert ExecutorSettings(jobs=2).run_threads == max(1, cores() // 2)
     assert ExecutorSettings(jobs=2, threads=5).run_threads == 5
-    assert ExecutorSettings().processes is None
-    assert ExecutorSettings(threads=5).processes is not None  # this process has other threads
+    assert ExecutorSettings().here
+    assert not ExecutorSettings(threads=5).here  # this process has other threads
+    monkeypatch.setattr(executors, "visible_gpus", lambda: ["0", "1"])
+    assert not ExecutorSettings().here  # a run takes one
 
 
 def test_what_is_not_equal_is_noted(corpus_folder, tmp_path):

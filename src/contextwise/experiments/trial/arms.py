@@ -13,7 +13,6 @@ from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import count, counted, listed
 from contextwise.base.files import expanded
-from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.evaluation.kernel.subject import positions
@@ -237,12 +236,6 @@ class Arms:
             rates = rate_settings(self.recipes[length.arm], factors.get(length.arm, 1.0))
             named[self.run_name(length)] = length.arm, [*length_settings(length.tokens), *rates]
         return self.runs_of(seed, named)
-
-    def train(self, runs: RunSet) -> None:
-        """Train the runs that have not finished, and may diverge; raises what :meth:`RunSet.train_missing` raises."""
-        runs.refuse_changed()
-        if not all(RunFolder(path).finished for path in runs.paths):
-            runs.train_missing(self.settings.executor.processes, may_diverge=True)
 
     def run_name(self, length: Length) -> str:
         """The name of an arm's run in its run set."""

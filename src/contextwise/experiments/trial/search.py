@@ -223,7 +223,8 @@ class Search:
         """Train the short runs at the factors that have no loss yet, and add their losses."""
         missing = [factor for factor in factors if (self.lengths[0].arm, factor) not in losses]
         runs = self.short_runs(self.lengths, missing)
-        self.arms.train(RunSet(self.arms.path, [run for each in runs.values() for run in each.runs]))
+        together = RunSet(self.arms.path, [run for each in runs.values() for run in each.runs])
+        together.train_missing(self.arms.settings.executor, may_diverge=True)
         self.time.write()
         documents, sums = self.arms.documents, dict[tuple[str, float], list[float]]()
         for (arm, factor, _), run_set in runs.items():

@@ -139,7 +139,7 @@ class Trial:
         say(f"timing a few steps of {listed(list(self.arms.recipes))}")
         if note := busy():
             say(f"note: {note}")
-        return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor.processes))
+        return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor))
 
     def _plan_fits(self) -> bool:
         """Whether the folder has the plan of this question."""
@@ -270,7 +270,7 @@ class Trial:
         """Train the runs of a seed, and score the held-out documents."""
         chosen, runs = self._run_set(lengths, number)
         documents = self.arms.documents
-        self.arms.train(runs)
+        runs.train_missing(self.settings.executor, may_diverge=True)
         of_name = {run.arm: run for run in runs.runs}
         for length in chosen:
             run, seed = of_name[self.arms.run_name(length)], self.settings.first_seed + number
