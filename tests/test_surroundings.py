@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from safetensors.torch import load_file
 
 import contextwise
 from contextwise.base import machine
@@ -24,7 +25,7 @@ from contextwise.base.undisturbed import random_state
 from contextwise.cli import main
 from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.models import load_tokenizer
-from contextwise.training import Recipe
+from contextwise.training import Recipe, train
 from small import EXACT, recipe_values, save_model, small_gpt2, write_documents, write_rows
 
 
@@ -51,6 +52,20 @@ def set_to(get: Callable[[], Any], put: Callable[[Any], None], value: Any) -> It
         assert get() == value
     finally:
         put(before)
+
+
+@pytest.mark.parametrize("around", [contextlib.nullcontext, partial(torch.autocast, "cpu", dtype=torch.bfloat16)])
+def test_a_call_trains_in_bf16_as_the_command_does(corpus_folder: Path, tmp_path: Path, around: Callable) -> None:
+    """Each step multiplies by its own weights: under a block of autocast, torch would keep the cast ones of the first step."""
+    settings = EXACT | {"precision": "bf16", "steps": 4, "save_every": 4}
+    values = [recipe_values(corpus_folder, tmp_path / name, **settings) for name in ("command", "call")]
+    train(Recipe.model_validate(values[0]))  # as the command calls it
+    with around():
+        called = contextwise.train(values[1])
+    as_command = load_file(tmp_path / "command" / "model" / "model.safetensors")
+    assert all(
+        torch.equal(weight, as_command[name]) for name, weight in load_file(called.model / "model.safetensors").items()
+    )
 
 
 NEW_PRECISION = torch.backends.mkldnn.matmul

@@ -77,9 +77,17 @@ def undisturbed() -> Iterator[None]:
     from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging
 
-    exact = [torch.autocast(device, enabled=False) for device in ("cpu", "cuda")]
-    with contextlib.ExitStack() as kept, torch.inference_mode(False), torch.enable_grad(), exact[0], exact[1]:
+    with contextlib.ExitStack() as kept, torch.inference_mode(False), torch.enable_grad():
         kept.callback(restore_random_state, random_state())
+        # No block of autocast stands around the call: torch drops the cast copies of weights where the outermost block ends,
+        # and a training step must not see those of the step before.
+        for device in ("cpu", "cuda"):
+            kept.callback(torch.set_autocast_enabled, device, torch.is_autocast_enabled(device))
+            torch.set_autocast_enabled(device, False)
+        kept.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+        if torch.autocast_increment_nesting() > 1:  # inside a block of the caller
+            torch.set_autocast_cache_enabled(False)
+        torch.autocast_decrement_nesting()
         kept.callback(torch.set_default_dtype, torch.get_default_dtype())
         for restore, values in _precision_of_products():
             kept.callback(restore, *values)
