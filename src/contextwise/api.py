@@ -94,6 +94,7 @@ def train(
         return train_recipe(loaded)
 
 
+@with_hints
 def measure(
     name: "str | Measure",
     model: "Model",
@@ -149,6 +150,7 @@ def measure(
         return kernel.measure(source, name, documents, out=out, overwrite=overwrite, **given)
 
 
+@with_hints
 def evaluate(
     model: "Model",
     corpus: "Documents",
@@ -178,6 +180,7 @@ def evaluate(
     return measure("evaluate", **locals())
 
 
+@with_hints
 def curve(
     model: "Model",
     corpus: "Documents",
@@ -360,6 +363,8 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
 
     from contextwise.models import load_generating_model
 
+    if not isinstance(model, str | Path | RunFolder):
+        raise ConfigError(Problem("but must be a run, a model's folder or a name on the Hub", "model", model))
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if dtype not in (None, "auto") and not isinstance(named, torch.dtype):
         why = "but must be a data type of torch, or its name, such as bfloat16"

@@ -133,13 +133,17 @@ class Settings(BaseModel):
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the one in C is several times faster
     """Refuses a key that is given twice, of which PyYAML drops the first value, and numbers that people read as others."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Resolve the merges ``<<`` of a mapping, once: the keys that it has then may be those that they replace."""
+        if vars(node).setdefault("flat", False):
+            return
+        vars(node)["flat"] = True
         lines: dict[tuple[str, str], int] = {}
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if (name := (key.tag, key.value)) in lines:
                 raise ValueError(f"the key {key.value!r} is given twice, first in line {lines[name]}")
             lines[name] = key.start_mark.line + 1
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
 
     def construct_scalar(self, node: yaml.ScalarNode) -> Any:
         text = super().construct_scalar(node)

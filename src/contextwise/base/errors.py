@@ -104,18 +104,29 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise or f"it may be {', '.join(names) or 'nothing'}"
 
 
+PATHS: dict[Any, Any] = {str | Path: str | Path, str | Path | None: str | Path | None, str | None: str | None}
+"""Annotation of an argument -> the types that are checked."""
+
+
 def with_hints(function: Function) -> Function:
-    """Let a call with a misspelt name of an argument fail with a hint at the one that is meant."""
+    """Refuse misspelt names of arguments, with a hint at the one that is meant, and truth values and paths that are none."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
-            signature.bind(*arguments, **options)
+            given = signature.bind(*arguments, **options).arguments
         except TypeError as error:
             unknown = [name for name in options if name not in signature.parameters]
             hint = did_you_mean(unknown[0], signature.parameters, " ") if unknown else ""
             raise TypeError(f"{function.__name__}() {error}; {hint}".rstrip("; ")) from None
+        for name, value in given.items():
+            expected = signature.parameters[name]
+            if isinstance(expected.default, bool) and not isinstance(value, bool):
+                raise ConfigError(Problem("but must be True or False", name, value))
+            kinds = PATHS.get(expected.annotation)
+            if kinds is not None and not isinstance(value, kinds):
+                raise ConfigError(Problem("but must be a text or path", name, value))
         return function(*arguments, **options)
 
     return call  # type: ignore[return-value]

@@ -228,7 +228,7 @@ class RunFolder(Viewed):
                 lost = lost or bool(damage)
                 rows.append(row)
         if damage and lost:
-            raise CheckpointError(f"{damage}; restore it, or remove the run and train it again")
+            raise CheckpointError(f"{damage}; restore the file, or remove the line")
         return [row for row in rows if kind in (None, row["kind"])]
 
     def append_metrics(self, row: dict[str, Any]) -> None:

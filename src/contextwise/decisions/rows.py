@@ -204,7 +204,8 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
             near = did_you_mean(needed, present, " ").strip()
             found = f"it has {listed(sorted(map(str, present)))}"
             how = "; or label the file: ARM:SEED=PATH" if needed in ("arm", "seed") else ""
-            raise DataError(f"{name} has no column {needed}; {found}{'; ' * bool(near)}{near}{how}")
+            other = "" if needed != "nats" or measured else ", loss or correct"
+            raise DataError(f"{name} has no column {needed}{other}; {found}{'; ' * bool(near)}{near}{how}")
     if len(measured) > 1:
         raise DataError(f"{name} has {listed(measured)}; give one of these columns")
     if measured != ["loss"] and "document" not in columns:

@@ -25,7 +25,7 @@ def few_steps(steps: Iterable[int]) -> str:
     """A warning of runs of fewer than :data:`FEWEST_STEPS` optimizer steps, given those of each run; empty if none is."""
     if not (few := [number for number in steps if number < FEWEST_STEPS]):
         return ""
-    of_runs = f"in {len(few)} runs, down to {min(few)}" if len(few) > 1 else f"({few[0]}) in a run"
+    of_runs = f"in some runs, down to {min(few)}" if len(few) > 1 else f"({few[0]}) in a run"
     return (
         f"Fewer than {FEWEST_STEPS} optimizer steps {of_runs}. Such losses are those "
         "of the start of training, and a difference may be another one after more steps: take fewer tokens_per_step, or train "
@@ -157,7 +157,7 @@ class Recipe(Settings):
         yield from data.problems(self)
         if not isinstance(data, CorpusData):
             return
-        for single in {each.name: each for each in self.singles}.values():
+        for single in self.singles:
             yield from single.problems(self)
         for section in data.sections.values():
             yield from section.problems(self)

@@ -111,7 +111,7 @@ def test_a_damaged_line_is_an_error_unless_its_steps_are_repeated(tmp_path, line
     run.metrics_file.write_text("\n".join([rows[0], line, rows[1]]))
     for read in (run.metrics, lambda: run.rewind_metrics(3)):
         with pytest.raises(
-            CheckpointError, match=f"line 2 of .*metrics.jsonl is damaged: {why}.*; restore it, or remove"
+            CheckpointError, match=f"line 2 of .*metrics.jsonl is damaged: {why}.*; restore the file, or remove"
         ):
             read()
     run.rewind_metrics(2)

@@ -16,7 +16,8 @@ from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import results_of, work
-from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table, passes
+from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
+from contextwise.evaluation.scoring import windows
 from small import write_run
 
 COMMAND = "curve runs/alpha --corpus corpus --mode running"
@@ -104,7 +105,7 @@ def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monke
             raise CheckpointError("the loss is not finite")
         return np.ones((2, 32), np.float32)
 
-    monkeypatch.setattr(passes, "window_losses", at_first_whole)
+    monkeypatch.setattr(windows, "window_losses", at_first_whole)
     monkeypatch.setattr(work, "SECONDS_BETWEEN_SAVES", -1.0)
     command = f"curve {workplace / 'runs/alpha/model'} --corpus corpus --mode running --context 32 --batch-tokens 64 --out b/c"
     status, _, errors = contextwise(command)
@@ -137,7 +138,7 @@ def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
 
 @pytest.mark.long
 def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeypatch):
-    real, calls = passes.window_losses, []
+    real, calls = windows.window_losses, []
 
     def interrupted(*arguments):
         calls.append(1)
@@ -145,7 +146,7 @@ def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeyp
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments)
 
-    monkeypatch.setattr(passes, "window_losses", interrupted)
+    monkeypatch.setattr(windows, "window_losses", interrupted)
     command = f"{COMMAND} --batch-tokens 64 --out resumed"
     status, output, errors = contextwise(command)
     assert status == 143 and "run the same command again to resume" in " ".join(errors.split())

@@ -893,7 +893,7 @@ def test_bad_commands(line, message, contextwise, corpus_folder):
 
 def test_a_trial_prints_the_steps_of_its_runs_and_warns_where_they_are_few(finished, corpus_folder, tmp_path):
     """256 tokens in steps of 64 are 4 steps, of which a decision says little."""
-    warning = "Fewer than 100 optimizer steps in 3 runs, down to 4."
+    warning = "Fewer than 100 optimizer steps in some runs, down to 4."
     result = json.loads((finished / "result.json").read_text())
     assert [length["steps"] for length in result["lengths"]] == [4, 4, 4]
     assert result["sentences"][-1].startswith(warning)

@@ -246,7 +246,8 @@ def test_a_kept_answer_is_that_of_its_prompt_length_and_stops(tmp_path):
     asked = [asking("a prompt"), asking("a prompt", [text[4]]), asking("a prompt", new=3), asking("another")]
     alone = [bounded(model).generate_until([each])[0] for each in asked]
     assert len(set(alone)) == 4 and bounded(model).generate_until(asked) == alone
-    with Journal.opened(tmp_path / "answers.jsonl") as journal:
+    with (tmp_path / "answers.jsonl").open("w+b") as file:
+        journal = Journal(tmp_path / "answers.jsonl", file)
         for these in ([0], [1], [2], [0, 1, 2, 3, 3]):
             lm = BoundedLM(model, BYTES, max_length=POSITIONS, batch_tokens=700, journal=journal)
             assert lm.generate_until([asked[i] for i in these]) == [alone[i] for i in these]

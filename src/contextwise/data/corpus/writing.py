@@ -19,15 +19,24 @@ from contextwise.data.corpus.stores import OWN_COLUMNS, read_stream
 from contextwise.data.documents import CountedDocument
 
 SHARD_BYTES = 500_000_000
+
+
+class _Long(int):
+    """The kind of integers of 64 bits that float64 may not hold."""
+
+
 _COLUMN = {
     frozenset({bool}): pa.bool_(),
     frozenset({int}): pa.int64(),
+    frozenset({_Long}): pa.int64(),
+    frozenset({int, _Long}): pa.int64(),
     frozenset({float}): pa.float64(),
+    frozenset({int, float}): pa.float64(),
     frozenset({str}): pa.string(),
     frozenset(): pa.string(),  # of nulls
 }
 _JSON = json.JSONEncoder(ensure_ascii=False, default=str)
-_SIXTY_FOUR_BITS = range(-(2**63), 2**63)
+_SIXTY_FOUR_BITS, _FLOATS = range(-(2**63), 2**63), range(-(2**53), 2**53 + 1)
 
 Types = dict[str, pa.DataType | None]  # types of the metadata columns, in order of first appearance; None for JSON text
 
@@ -62,8 +71,10 @@ class SplitWriter:
         metadata = [rename_reserved(document.metadata) for document in documents]
         for row in metadata:
             for name, value in row.items():
-                fits = type(value) is not int or value in _SIXTY_FOUR_BITS
-                self.kinds.setdefault(name, set()).add(type(value) if fits else object)
+                kind: type = type(value)
+                if kind is int and value not in _FLOATS:
+                    kind = _Long if value in _SIXTY_FOUR_BITS else object
+                self.kinds.setdefault(name, set()).add(kind)
         columns = [
             pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens)),
             pa.array([document.n_bytes for document in documents], pa.int64()),

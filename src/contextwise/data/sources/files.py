@@ -63,7 +63,8 @@ class FileSource(Source):
         if what is None:
             yield from self.records_of(path, text_field)
             return
-        why = f"is {what}: write its text into a .txt or .jsonl file, or name it .txt to take it as it is"
+        why = f"is {what}: write its text into a .txt or .jsonl file"
+        why += "" if path.suffix == ".pdf" else ", or name it .txt to take it as it is"
         if len(self.files) == 1:  # nothing would be left without it
             raise DataError(f"{path} {why}")
         yield BadRecord(str(path), f"the file {why}")
@@ -90,7 +91,9 @@ class TextFiles(FileSource):
         except UnicodeDecodeError as error:
             code = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
             how = f"convert it, as with iconv -f {code} -t UTF-8"
-            if code == "LATIN1" and b"\0" in content:
+            if content.startswith(b"%PDF"):
+                how = f"it is {NOT_TEXT['.pdf']}: write its text into a .txt or .jsonl file"
+            elif code == "LATIN1" and b"\0" in content:
                 how = "it holds zero bytes, so it is no text in another encoding either; leave it out"
             if len(self.files) == 1:  # nothing would be left without it
                 raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); {how}") from None

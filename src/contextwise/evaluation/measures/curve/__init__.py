@@ -41,6 +41,8 @@ class CurveResult(Result):
         known = f" {interval}" * (interval != NOT_KNOWN)
         if _is_beyond(measured):
             known = f": twice that still gains {measured['worth']:g} nats or more"
+        elif measured["low"] is not None and measured["low"] <= measured["measured_from"] and measured["high"] is None:
+            effective, known = "not determined", f" {interval}"  # any context may be enough
         name, plural = Path(self.summary["model"]).name, "s" * (first["visible_to"] > 1)
         falls = f"{first['loss']:.2f} nats per token with {_limits(first)} visible token{plural}, "
         falls += "the lowest" if _limits(lowest) == _limits(first) else f"{lowest['value']:.2f} with {_limits(lowest)}"
@@ -235,6 +237,9 @@ class Curve(Measure):
             head += f"; positions extended by {settings['rope']}, factor {written(summary['rope_factor'], 'g')}"
         if summary["documents"] == 1:
             head += f". {ONE_DOCUMENT}"
+        elif summary["documents"] < FEWEST_DOCUMENTS:
+            more = "documents" if settings["mode"] == "running" else "--samples, or documents that are longer"
+            head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of the effective context; take more {more}"
         return Group(Text(f"{head}."), _bins_table(summary), measures_table(summary))
 
 
