@@ -389,6 +389,19 @@ def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):
         TypeError, match=r"^trial\(\) got an unexpected keyword argument 'seed'; did you mean 'seeds'\?$"
     ):
         contextwise.trial(["gpt2", "contextlm"], corpus_folder, seed=3)
+    with pytest.raises(
+        TypeError, match=r"^curve\(\) got an unexpected keyword argument 'contxet'; did you mean 'context'"
+    ):
+        contextwise.curve(model, corpus_folder, contxet=3)
+    for given, words in (
+        ({"overwrite": "no"}, "overwrite is 'no', but must be True or False"),
+        ({"out": 5}, "out is 5, but must be a text or path"),
+        ({"split": 5}, "split is 5, but must be a text or path"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            contextwise.evaluate(model, corpus_folder, **given)
+    with pytest.raises(ConfigError, match="model is None, but must be a run, a model's folder"):
+        contextwise.load(None)
     with pytest.raises(DataError, match=r"there is no corpus at .*, or give one that is there$"):
         contextwise.curve(model, tmp_path / "empty" / "corpus")
     with pytest.raises(ValueError, match="'limt' is an unknown key|limt is an unknown key"):

@@ -27,6 +27,13 @@ def test_tags_that_do_not_fit_their_value_are_refused(text):
         parse_yaml(text)
 
 
+def test_merged_keys_are_not_given_twice():
+    text = "a: &a {x: 1}\nbase: {inner: &b {<<: *a, x: 2}}\nc: {<<: *b, y: 3}"
+    assert parse_yaml(text) == {"a": {"x": 1}, "base": {"inner": {"x": 2}}, "c": {"x": 2, "y": 3}}
+    with pytest.raises(ValueError, match="the key 'y' is given twice, first in line 3"):
+        parse_yaml(f"{text[:-1]}, y: 4}}")
+
+
 @pytest.mark.parametrize("value", ["010", "-012", "00", "0_1", "1:30", "1:30.5"])
 def test_numbers_that_yaml_reads_in_another_base_are_refused(value):
     with pytest.raises(ValueError, match=f"{value} in line 2 is octal or of base 60 in YAML; write"):

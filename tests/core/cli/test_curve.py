@@ -83,6 +83,8 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     assert CurveResult(Path("c"), summary).answer == f"{answer} nats or more"
     summary["measures"]["effective_context"] = beyond | {"low": 439.0}  # which may be enough
     assert CurveResult(Path("c"), summary).answer.endswith("effective context > 496 [439, > 496]")
+    summary["measures"]["effective_context"] = beyond | {"low": 1.0}  # as may any context
+    assert CurveResult(Path("c"), summary).answer.endswith("effective context not determined [1, > 496]")
 
 
 def test_json_alone_on_standard_output(contextwise, workplace):

@@ -116,6 +116,10 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
     first, _ = read(tmp_path)
     assert first.where == str(tmp_path / "paper.pdf") and first.why.startswith("the file is a PDF: write its text into")
+    (tmp_path / "paper.pdf").rename(tmp_path / "renamed.txt")
+    (tmp_path / "renamed.txt").write_bytes(b"%PDF-1.7\n%\xe2\xe3")
+    with pytest.raises(DataError, match=r"not UTF-8 text \(byte 10\); it is a PDF: write its text"):
+        read(tmp_path / "renamed.txt")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,8 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
 def test_what_other_programs_read_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
     content = b"<p>hello</p>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    with pytest.raises(DataError, match=rf"{name} is .*name it \.txt to take it as it is$"):  # nothing else to read
+    end = r"\.jsonl file$" if name == "x.pdf" else r"name it \.txt to take it as it is$"
+    with pytest.raises(DataError, match=f"{name} is .*{end}"):  # nothing else to read
         read(tmp_path / name)
     (tmp_path / name).rename(tmp_path / "x.txt")
     (tmp_path / "x.txt").write_bytes(content)

@@ -33,6 +33,7 @@ from contextwise.experiments import cost, executors, run_set
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
+from contextwise.experiments.trial import search as search_module
 from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.documents import ScoredDocuments
@@ -623,6 +624,20 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     assert again == trial.settings
 
 
+def test_a_look_at_a_finished_trial_takes_none_of_its_time(finished, corpus_folder, monkeypatch):
+    spent, real, seed = 0.0, time.monotonic, Trial._seed
+
+    def read(self: Trial, *arguments: Any) -> None:
+        nonlocal spent
+        seed(self, *arguments)
+        spent += 1e6
+
+    monkeypatch.setattr(Trial, "_seed", read)
+    for module in (trial_module, search_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: real() + spent))
+    assert 0 < Trial(three(corpus_folder, finished)).run().seconds < 1e5
+
+
 @pytest.mark.long
 def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_path, monkeypatch):
     waited, real = 0.0, time.monotonic
@@ -634,8 +649,9 @@ def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_pa
         yield
 
     monkeypatch.setattr(trial_module, "exclusive", exclusive)
-    monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
-    assert Trial(small_trial(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
+    for module in (trial_module, search_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
+    assert 0 < Trial(small_trial(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
 
 
 # ---- bad input ----
