@@ -122,9 +122,11 @@ def _common(sources: Sequence[str], label: str | None) -> list[Evaluation]:
     for source in sources:
         candidates.append([each for each in _evaluations(source) if label in (None, each.summary["label"])])
         if not candidates[-1]:
+            run = RunFolder(source)
+            corpus = str(run.recipe().get("data", {}).get("corpus") or "CORPUS") if run.exists else "CORPUS"
             raise DataError(
                 f"{source} has no {'such ' if label else ''}evaluation yet; run: contextwise evaluate {source} --corpus "
-                f"{f'CORPUS (for {label})' if label else 'CORPUS, or give compare --corpus CORPUS'}"
+                f"{f'CORPUS (for {label})' if label else f'{corpus}, or give compare --corpus {corpus}'}"
             )
     given = [each[0] if is_result(source) else None for source, each in zip(sources, candidates, strict=True)]
     searched = [each for each, one in zip(candidates, given, strict=True) if one is None]

@@ -211,4 +211,4 @@ def test_a_set_of_short_runs_says_so(steps, warned, capsys):
     runs = run_set(recipe=recipe)
     runs.warn_of_few_steps()
     printed = " ".join(capsys.readouterr().err.split())
-    assert (f"in some runs, down to 4." in printed) is warned and bool(printed) is warned
+    assert ("in some runs, down to 4." in printed) is warned and bool(printed) is warned
