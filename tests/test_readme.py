@@ -199,8 +199,7 @@ def answers() -> list[str]:
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), because Muon needs fewer tokens and the steps are "
         "faster |",
         "| How fast are the training steps of a GPT-2 of 124M parameters on an H100? | "
-        f"Slower than nanoGPT's: [{on_gpu():.2f} times as many tokens a second](docs/results/speed.md#on-a-gpu). "
-        "Two changes made since then were not measured there yet |",
+        f"[{on_gpu():.2f} times as fast](docs/results/speed.md#on-a-gpu) as those of nanoGPT |",
     ]
 
 
