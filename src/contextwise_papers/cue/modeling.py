@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.families import new_stock_model
 from contextwise.models.losses import final_hidden_states
+from contextwise.models.masks import packed_documents
 from contextwise_papers.cue.config import CueConfig
-from contextwise_papers.cue.lstm import restart
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 
 PARTS = ("sentence_encoder", "context_encoder", "proxy", "decoder")
@@ -183,7 +184,8 @@ class CueForCausalLM(CausalLanguageModel):
         Args:
             input_ids: (B, T).
             attention_mask: (B, T), 0 for padding on the left; padding on the right needs no mask.
-            position_ids: (B, T); by default counted from each row's first real token.
+            position_ids: (B, T); by default counted from each row's first real token. Where they do not increase by one a new
+                sentence begins, which does not see the one before it.
             inputs_embeds: (B, T, D) token vectors of the sentence encoder, instead of ``input_ids``.
             contexts, context_mask: (B, K, C) and (B, K), as for :class:`~contextwise_papers.cue.parts.CueContextEncoder`.
             cue: (B, W), a precomputed e_cue.
@@ -191,31 +193,41 @@ class CueForCausalLM(CausalLanguageModel):
             proxy_noise: (B, P) standard normal numbers, for proxies.
 
         Raises:
-            ConfigError: the sentence is longer than a part allows, a row holds several sentences, or e_cue is given twice or
-                has a wrong shape.
+            ConfigError: the sentence is longer than a part allows, or e_cue is given twice or has a wrong shape.
         """
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        real_BT = None if attention_mask is None else attention_mask.bool()
-        if "cu_seq_lens_q" in sources or (position_ids is not None and restart(position_ids, real_BT)):
-            raise ConfigError("CUE does not keep packed sentences apart; put one sentence into each row")
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        tokens = input_ids if input_ids is not None else inputs_embeds
+        if tokens is None:
+            raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
+        inputs["attention_mask"], documents = packed_documents(attention_mask, position_ids, read=True)
+        if documents is not None:
+            raise ConfigError(
+                "position_ids restart beside an attention_mask with padding, and CUE keeps packed sentences apart only in rows "
+                "without padding; put one sentence into each row"
+            )
+        attention_mask = inputs["attention_mask"]
+        given = {name: value for name, value in inputs.items() if value is not None}
+        begins = sources.get("cu_seq_lens_q")
+        if position_ids is None and begins is not None and len(begins) > 2:
+            raise ConfigError(
+                "cu_seq_lens_q names packed sentences; give their position_ids too, which tell them apart here"
+            )
+        for name in (*FlashAttentionKwargs.__annotations__, "seq_idx"):
+            sources.pop(name, None)
         if position_ids is None and attention_mask is not None:
             position_ids = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
         limit = self.config.max_position_embeddings
-        if limit is not None and tokens.shape[1] > limit:  # with padding on the left, perhaps
+        if limit is not None and tokens.shape[1] > limit:  # a row may hold several sentences, or padding
             longest = tokens.shape[1] if position_ids is None else int(position_ids.max()) + 1
             if longest > limit:
                 raise ConfigError(
                     f"a sentence of {longest} tokens is longer than the {limit} positions of the model; shorten it"
                 )
-        inputs = {
-            "input_ids": input_ids,
-            "inputs_embeds": inputs_embeds,
-            "attention_mask": attention_mask,
-            "position_ids": position_ids,
-        }
-        given = {name: value for name, value in inputs.items() if value is not None}
+        if position_ids is not None:
+            given["position_ids"] = position_ids
         needs_gradient = _is_trained(self.sentence_encoder) or (
             inputs_embeds is not None and inputs_embeds.requires_grad
         )

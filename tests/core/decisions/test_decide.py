@@ -280,7 +280,7 @@ ROW = {"arm": "a", "seed": 0, "document": "x", "tokens": 10, "nats": 30.0}
         ([ROW | {"seed": "first"}], "seed is 'first' in row 1, but must be a whole number"),
         ([ROW, ROW | {"arm": "b", "tokens": 11}], "document x has 10 tokens in seed 0 of a, 11 in seed 0 of b: nats"),
         ([{"arm": "a", "seed": 0, "tokens": 10, "nats": 3.0}], "has no column document, by which runs are paired"),
-        ([{"arm": "a", "seed": 0, "document": "x", "nat": 3.0}], "no column nats; it has .*did you mean 'nat'"),
+        ([{"arm": "a", "seed": 0, "document": "x", "nat": 3.0}], "no column nats, loss or .*did you mean 'nat'"),
         ([ROW | {"correct": 1}], "has correct and nats|has nats and correct"),
         (
             [{"arm": "a", "seed": 0, "document": "x", "correct": 1.5}],
@@ -331,7 +331,7 @@ def test_rows_with_long_texts_are_read_and_a_bad_one_is_named(tmp_path, kind):
     [
         ({"reference": "baes"}, "the reference is 'baes', but the arms are base and b; did you mean 'base'"),
         ({"margin": 0.0}, "margin is 0.0, but must be above 0"),
-        ({"margin": float("nan")}, "margin is nan, but must be a number"),
+        ({"margin": float("nan")}, "margin is nan, but must be above 0 and at most 1000"),
         ({"margin": 1e308}, "at most 1000"),
         ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
         ({"documents": "all"}, "documents is 'all', but must be fixed or random"),

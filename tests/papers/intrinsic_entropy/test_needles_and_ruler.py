@@ -155,7 +155,7 @@ def test_ruler_in_miniature(corpus, tmp_path):
     (table,) = outcome.tables
     assert len(table.rows) == 2 * 6
     assert [claim.holds for claim in outcome.claims] == [None, None]
-    assert len(list((tmp_path / "out/measured").iterdir())) == 2
+    assert len(list((tmp_path / "out/runs").glob("*/evaluation/ruler-*"))) == 2
 
 
 def accuracies(*values, low=0.3):

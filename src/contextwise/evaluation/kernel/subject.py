@@ -132,7 +132,7 @@ class Subject:
         """The last part of the model's path or name; with its revision, if one was given."""
         name, revision = hub_revision(self.source)
         last = name if self.loaded else Path(name).name
-        return f"{last or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
+        return f"{last.lstrip('.') or 'model'}{'' if revision is None else f'@{revision}'}".replace("/", "-")
 
     @property
     def home(self) -> Path:
