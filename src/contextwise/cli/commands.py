@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +60,9 @@ class Verb(TyperCommand):
         return _as_shown(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for option in ("--out", "--html"):  # an empty path would be the current folder, as of an unset variable
+            if f"{option}=" in args or (option, "") in pairwise(args):
+                raise ConfigError(f"{option} is empty; give a path")
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # Typer does not export its classes

@@ -366,7 +366,9 @@ def test_a_full_standard_output_is_one_line() -> None:
 
 def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise) -> None:
     contextwise.refused("evaluate . --corpus ''", "a path is empty; give the path of a file or folder")
-    contextwise.refused("prepare text.jsonl --tokenizer bytes --out ''", "the output is '.', which names no new folder")
+    contextwise.refused("prepare text.jsonl --tokenizer bytes --out ''", "--out is empty; give a path")
+    contextwise.refused("train gpt2-nano --out=", "--out is empty; give a path")
+    contextwise.refused("compare a b --html ''", "--html is empty; give a path")
 
 
 def test_only_the_first_process_of_a_launch_speaks(
