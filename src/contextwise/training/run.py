@@ -284,7 +284,7 @@ def training_arguments(
         wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
         sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
     alone = multiprocessing.current_process().daemon  # a daemon may start no processes
-    return TrainingArguments(
+    args = TrainingArguments(
         output_dir=str(run.path),
         run_name=recipe.name,
         seed=recipe.seed,
@@ -314,6 +314,9 @@ def training_arguments(
         disable_tqdm=True,
         **sharding,
     )
+    # A process trains on one GPU: with several in view, transformers would give each of them a batch (nn.DataParallel).
+    args._n_gpu = min(args.n_gpu, 1)
+    return args
 
 
 def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:

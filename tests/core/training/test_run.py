@@ -14,6 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 from torch.utils.data import default_collate
+from transformers import TrainingArguments
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, TrainingError
 from contextwise.base.hashes import MANIFEST, seal
@@ -22,6 +23,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
 from contextwise.objectives import Causal, Cut, Vocabulary
 from contextwise.training import Recipe, batches, checkpoints, train
+from contextwise.training import run as run_module
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
@@ -177,6 +179,17 @@ def test_how_a_run_executes_changes_the_last_bits_at_most(exact, corpus_folder, 
     finally:
         torch.set_num_threads(before)
     assert farthest(exact, tmp_path / "run") <= distance
+
+
+def test_a_process_that_sees_several_gpus_trains_on_one(exact, corpus_folder, tmp_path, monkeypatch):
+    class Several(TrainingArguments):
+        def __post_init__(self):
+            super().__post_init__()
+            self._n_gpu = 2
+
+    monkeypatch.setattr(run_module, "TrainingArguments", Several)
+    trained(recipe_values(corpus_folder, tmp_path / "run", **EXACT))
+    assert farthest(exact, tmp_path / "run") == 0
 
 
 @pytest.mark.parametrize(
