@@ -1,6 +1,6 @@
 """Results as a notebook shows them: as HTML, as a pandas data frame, as a Plotly figure and as a page.
 
-What each result shows is in a module of views, which is imported when it is first asked.
+The views of each kind of result are in a module of their own, which is imported at the first use.
 """
 
 from abc import ABC, abstractmethod

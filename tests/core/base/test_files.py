@@ -151,16 +151,22 @@ def test_a_killed_writer_of_a_file_leaves_what_the_next_one_removes(tmp_path):
     assert file.read_text() == "slow" and list(tmp_path.iterdir()) == [file]
 
 
-def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, monkeypatch):
-    """Another process removes it between its creation and its lock."""
+@pytest.fixture
+def faults(monkeypatch):
+    """The next file that is locked is removed before its lock; empty afterwards."""
     real, faults = fcntl.flock, ["removed"]
 
-    def locked(file, operation):
+    def late(file, operation):
         if faults and faults.pop():
             Path(file.name).unlink()
         real(file, operation)
 
-    monkeypatch.setattr(fcntl, "flock", locked)
+    monkeypatch.setattr(fcntl, "flock", late)
+    return faults
+
+
+def test_a_file_that_was_taken_for_a_leftover_is_written_again(tmp_path, faults):
+    """Another process removes it between its creation and its lock."""
     atomic_write(tmp_path / "file", "content")
     assert (tmp_path / "file").read_text() == "content" and not faults
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
@@ -250,16 +256,8 @@ def test_a_path_that_is_held_is_refused(tmp_path, inside):
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_lock_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, monkeypatch):
+def test_a_lock_file_that_is_removed_before_it_is_locked_is_no_lock(tmp_path, faults):
     """The process that held it has ended in between: another one would make the next file, and lock that."""
-    real, faults = fcntl.flock, ["removed"]
-
-    def late(file, operation):
-        if faults and faults.pop():
-            Path(file.name).unlink()
-        real(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", late)
     with exclusive(tmp_path / "run", "the run"):
         assert is_held(tmp_path / "run") and not faults
 

@@ -1,4 +1,4 @@
-"""What every composed model keeps to: rows, caches, attention, files and gradients that change nothing."""
+"""The contract of every composed model: rows, caches, attention, files and gradients change no result."""
 
 import copy
 from functools import partial

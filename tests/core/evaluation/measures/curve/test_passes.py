@@ -1,5 +1,7 @@
 """The two scoring passes against each position scored alone, against each other, and against themselves when stopped."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -146,45 +148,45 @@ def test_a_stopped_truncated_pass_resumes(models, corpus_of, work, tmp_path, sto
     np.testing.assert_array_equal(resumed.bin_nats, whole.bin_nats)
 
 
-def test_damaged_unfinished_work_is_not_resumed(models, corpus_of, work, tmp_path, stop_at):
-    corpus, model = corpus_of(LENGTHS), models["gpt2"]
-    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
+@pytest.fixture
+def stopped(models, corpus_of, work, tmp_path, stop_at):
+    """The sums of a whole pass, work that was stopped, and a function that takes it up again."""
+    whole = run(models["gpt2"], corpus_of(LENGTHS), Work(tmp_path / "whole", "", {}), batch_tokens=12)
+    again = partial(run, models["gpt2"], corpus_of(LENGTHS), work, batch_tokens=12)
     stop_at(3)
     with pytest.raises(Interrupted):
-        run(model, corpus, work, batch_tokens=12)
+        again()
     stop_at(0)
+    return whole, work, again
+
+
+def test_damaged_unfinished_work_is_not_resumed(stopped):
+    whole, work, again = stopped
     file = work.path / "sums.safetensors"
     kept = file.read_bytes()
     for damaged in (kept[: len(kept) // 2], b"", b"\x93NUMPY"):
         file.write_bytes(damaged)
-        again = run(model, corpus, work, batch_tokens=12)
-        np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
+        np.testing.assert_array_equal(again().bin_nats, whole.bin_nats)
 
 
 @pytest.mark.parametrize(
     "harm",
     [
-        {"position_nats": np.full(12, np.nan)},
-        {"position_nats": np.zeros(12, np.float32)},
-        {"position_nats": np.zeros(11)},
-        {"done": np.array(99)},
-        {"done": np.array(-1)},
-        {"other": np.zeros(1)},
+        lambda kept: {"nats": np.where(kept["nats"] > 0, np.float32(np.nan), np.float32(0))},
+        lambda kept: {"nats": kept["nats"].astype(np.float64) + 1},
+        lambda kept: {"nats": kept["nats"][:-1] + 1},
+        lambda kept: {"nats": kept["nats"] + 1, "done": np.full_like(kept["done"], 99)},
+        lambda kept: {"nats": kept["nats"] + 1, "done": np.full_like(kept["done"], -1)},
+        lambda kept: {"nats": kept["nats"] + 1, "other": np.zeros(1)},
     ],
+    ids=["not finite", "another type", "another shape", "more than there is", "less than nothing", "another array"],
 )
-def test_unfinished_work_that_cannot_be_of_this_measurement_is_not_resumed(
-    models, corpus_of, work, tmp_path, stop_at, harm
-):
-    corpus, model = corpus_of(LENGTHS), models["gpt2"]
-    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
-    stop_at(3)
-    with pytest.raises(Interrupted):
-        run(model, corpus, work, batch_tokens=12)
-    stop_at(0)
-    work.save("sums", work.load("sums") | harm)
-    again = run(model, corpus, work, batch_tokens=12)
-    np.testing.assert_array_equal(again.bin_nats, whole.bin_nats)
-    np.testing.assert_array_equal(again.loss, whole.loss)
+def test_unfinished_work_that_cannot_be_of_this_measurement_is_not_resumed(stopped, harm):
+    whole, work, again = stopped
+    kept = work.load("sums")
+    work.save("sums", kept | harm(kept))
+    np.testing.assert_array_equal((sums := again()).bin_nats, whole.bin_nats)
+    np.testing.assert_array_equal(sums.loss, whole.loss)
 
 
 @pytest.mark.parametrize("done", [[3, 99], [-1, 3]])
