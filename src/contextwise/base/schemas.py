@@ -1,6 +1,7 @@
 """JSON values: how they are parsed, and whether a value has the types that are read of it.
 
-Files that carry a hash of their content are read as they were written. For other files a model of pydantic lists the keys that are read.
+Files that carry a hash of their content are read as they were written. For other files a model of pydantic lists the keys
+that are read.
 """
 
 import dataclasses
