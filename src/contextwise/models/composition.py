@@ -29,7 +29,7 @@ from contextwise.models.masks import (
     readable_without_sync,
     takes_masks,
 )
-from contextwise.models.prefix import prompt_form
+from contextwise.models.prefix import reads_prefix
 
 
 def as_config(config: PreTrainedConfig | dict[str, Any] | None) -> PreTrainedConfig:
@@ -372,7 +372,7 @@ class ComposedForCausalLM(CausalLanguageModel):
 def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> Any:
     """The causal language model to build a composition around, loaded on the CPU if given by path or name.
 
-    Its head must have no bias, and its prompts no form; ``what`` names the part that uses the head, for the error.
+    Its head must have no bias, and it reads no prefix; ``what`` names the part that uses the head, for the error.
     """
     model: Any = backbone
     if isinstance(backbone, str | Path):
@@ -382,7 +382,7 @@ def pretrained_backbone(backbone: str | Path | PreTrainedModel, what: str) -> An
             f"the vocabulary head of this {model.config.model_type} has a bias, which {what} not; "
             "choose a backbone whose head is a plain matrix"
         )
-    if prompt_form(model.config) is not None:
+    if reads_prefix(model.config):
         raise ConfigError(
             f"this {model.config.model_type} reads its prompts as a prefix, in both directions, which a model around it would "
             "not; choose a backbone that was trained causally"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from contextwise.objectives.kind import Kind, PromptForm
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.vocabulary import Vocabulary
 
@@ -38,9 +38,6 @@ class PrefixLM(SingleObjective):
     name: Literal["prefix"] = "prefix"
     kind: ClassVar[Kind] = "decoder"
     has_prefix: ClassVar[bool] = True
-
-    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm:
-        return PromptForm()
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         return PrefixExamples(cut.windows(corpus, cut.context, vocabulary), seed)

@@ -44,7 +44,7 @@ from pydantic_core import CoreSchema
 from contextwise.base import plugins
 from contextwise.base.config import Settings, validate
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.objectives.kind import Kind, PromptForm
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
 if TYPE_CHECKING:
@@ -217,10 +217,6 @@ class Objective(Settings, ABC):
     def singles(self) -> list[Any]:
         """The objective itself, or those of a mixture."""
         return [self]
-
-    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
-        """How a decoder that was trained on the examples is asked to continue a text; None for causal examples."""
-        return None
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         """What in a recipe contradicts the objective; it is valid by itself."""

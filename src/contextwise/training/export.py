@@ -19,7 +19,7 @@ from contextwise.base.runs import RunFolder, measured_on
 from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.matrices import ties_of
-from contextwise.models.prefix import prompt_form
+from contextwise.models.prefix import reads_prefix
 from contextwise.models.spec import build_model, spec_of
 from contextwise.models.tokenizers import Frame
 from contextwise.training.inputs import TrainingInputs
@@ -122,7 +122,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         "parameters": count(summary["parameters"]),
         **own.rows,
         "objective": summary.get("objective", "causal"),
-        "prompt": "a prefix: its tokens see each other in both directions" if prompt_form(config) else None,
+        "prompt": "a prefix: its tokens see each other in both directions" if reads_prefix(config) else None,
         "embedding": f"{recipe.objective.pooling} of the last states, compared by its cosine" if embeds else None,
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
         "training tokens": count(summary["tokens"]),
@@ -142,7 +142,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         f"model = {loader}.from_pretrained(folder{trust})",
         *([f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"] if tokenizer else []),
     ]
-    if prompt_form(config):
+    if reads_prefix(config):
         lines.append(
             "# reads prompts causally; as trained: contextwise.models.load_model(folder), or contextwise generate"
         )

@@ -17,7 +17,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.loading import load_tokenizer
-from contextwise.models.prefix import prompt_form, set_prompt_form
+from contextwise.models.prefix import set_prefix
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.kind import TRAINED_POOLING
@@ -77,8 +77,7 @@ class TrainingInputs:
             if added and size is not None and size > config.vocab_size:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
-        forms = [each.prompt_form(vocabulary) for each in recipe.singles]
-        set_prompt_form(config, None if None in forms else forms[0])
+        set_prefix(config, all(each.has_prefix for each in recipe.singles))
         if recipe.objective.pooling is not None:
             setattr(config, TRAINED_POOLING, recipe.objective.pooling)
         elif hasattr(config, TRAINED_POOLING):  # of the model that the run starts from
@@ -101,7 +100,7 @@ class TrainingInputs:
         for addition in additions.values():
             corpora |= addition.corpora
         corpora |= {name: each.corpus for name, each in held_out.items()}
-        curve = _curve_windows(recipe, data, config)
+        curve = _curve_windows(recipe, data)
         return cls(corpus, config, exported, stream, validation, corpora, recipe, added, curve, additions)
 
     @cached_property
@@ -174,7 +173,7 @@ def held_out_examples(recipe: Recipe, held_out: Corpus, objective: Objective, cu
     return stream
 
 
-def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -> LastTenthWindows | None:
+def _curve_windows(recipe: Recipe, data: CorpusData) -> LastTenthWindows | None:
     """Open the windows for a run's context curve; None if the recipe measures no curve."""
     settings, kind, split = recipe.training, recipe.objective.kind, data.validation_split
     if not settings.curve_every:
@@ -183,11 +182,6 @@ def _curve_windows(recipe: Recipe, data: CorpusData, config: PreTrainedConfig) -
         raise ConfigError(
             f"training.curve_every measures the loss at each context, which does not apply to a model of this kind "
             f"({kind}); set it to 0"
-        )
-    if (form := prompt_form(config)) is not None and form.tokens:
-        raise ConfigError(
-            "training.curve_every measures the loss of plain windows, but the objective puts tokens of its own around a "
-            "prompt; set it to 0, and measure the finished run with contextwise curve"
         )
     held_out = Corpus.open(data.corpus, split=split)
     if held_out.split != split:

@@ -17,7 +17,7 @@ from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.families import adapter
 from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
-from contextwise.models.prefix import prompt_form
+from contextwise.models.prefix import reads_prefix
 from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
 from contextwise.models.rope import extend_config, stock_config
 from contextwise.models.spec import (
@@ -73,7 +73,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     if model.context_predictor is not None and kind != "decoder":
         why = f"needs a decoder, but {source} is not one"
         problems.append(Problem(why, "model.context_predictor", fix="remove it"))
-    elif model.context_predictor is not None and prompt_form(config) is not None:
+    elif model.context_predictor is not None and reads_prefix(config):
         why = f"needs a model that reads its prompts causally, but {source} reads them as a prefix"
         problems.append(Problem(why, "model.context_predictor", fix="remove it, or start from a causal model"))
     if problems:

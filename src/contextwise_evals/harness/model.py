@@ -27,7 +27,7 @@ from contextwise.evaluation.kernel import Journal
 from contextwise.evaluation.scoring.windows import batches, check_tokens
 from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
 from contextwise.models.masks import as_attention_mask, prefix_attention
-from contextwise.models.prefix import prompt_form
+from contextwise.models.prefix import reads_prefix
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise_evals.answering.readers import ModelReader
 
@@ -124,7 +124,7 @@ class BoundedLM(HFLM):
     def _rows(self, requests: Sequence[Encoded]) -> list[Row]:
         """Group requests with equal input tokens into rows: single tokens after a context, for example."""
         rows: dict[tuple[tuple[int, ...], int], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
-        limit, form = self.max_length, prompt_form(self.model.config)
+        limit, has_prefix = self.max_length, reads_prefix(self.model.config)
         for index, (_, context, continuation) in enumerate(requests):
             task, document = self._asking[index] if self._asking else ("a text", 0)
             if not 0 < len(continuation) <= limit:
@@ -135,11 +135,8 @@ class BoundedLM(HFLM):
             tokens = context + continuation
             if len(tokens) > limit + 1:
                 self.cut[task].add(document)
-            inputs, prefix = tuple(tokens[-(limit + 1) : -1]), 0
-            if form is not None:
-                known = len(inputs) + 1 - len(continuation)
-                read = (*form.before, *inputs[:known], *form.after)
-                inputs, prefix = (*read, *form.opening, *inputs[known:]), len(read)
+            inputs = tuple(tokens[-(limit + 1) : -1])
+            prefix = len(inputs) + 1 - len(continuation) if has_prefix else 0
             rows[inputs, prefix].append((index, tuple(continuation)))
         return [Row(inputs, tuple(each), prefix) for (inputs, prefix), each in rows.items()]
 

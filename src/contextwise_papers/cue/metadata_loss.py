@@ -32,9 +32,9 @@ class MetadataLoss(Loss):
     metadata: Columns = Field(min_length=1, description="Metadata columns of the corpus, separated by commas.")
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
-        from contextwise.models.prefix import prompt_form
+        from contextwise.models.prefix import reads_prefix
 
-        if prompt_form(subject.config) is not None:
+        if reads_prefix(subject.config):
             raise ConfigError(
                 f"metadata is given, but {subject.source} reads a prompt as a prefix, and was not trained with metadata in it"
             )

@@ -158,7 +158,7 @@ class SpanBudget(TextOnly, name="span_budget"):
     def counted(self, item: Item, corpus: Corpus) -> Outcome:
         vocabulary = vocabulary_of(self.objective, corpus)
         sentinels = np.array(vocabulary.ids(self.objective.special_tokens, "spans"))
-        context = self.objective.input_length(self.window)
+        context = self.objective.denoiser.input_length(self.window)
         examples = self.objective.examples(corpus, Cut(context), self.seed, vocabulary)
         assert isinstance(examples, SpanExamples)
         rows: dict[str, list[int]] = {"window": [], "noise": [], "spans": [], "encoder": [], "decoder": []}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from pydantic import Field
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.documents import check_ids
-from contextwise.objectives.kind import Kind, PromptForm
+from contextwise.objectives.kind import Kind
 from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
 from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
 
@@ -47,6 +46,11 @@ class Denoiser(NamedTuple):
         noise = min(max(round(length * self.rate), 1), length - 1)
         return noise, min(max(round(noise / (self.mean_span or length)), 1), length - noise)
 
+    def input_length(self, length: int) -> int:
+        """Tokens of the input of a window of ``length`` tokens, with end-of-text."""
+        noise, spans = self.numbers(length)
+        return length - noise + spans + 1
+
     def mask(self, length: int, draw: np.random.Generator) -> np.ndarray:
         """Draw the noise of a window as T5 does: bool (length,), True at noise.
 
@@ -59,11 +63,15 @@ class Denoiser(NamedTuple):
         lengths = [_composition(total, spans, draw) for total in (length - noise, noise)]
         return np.repeat(np.arange(2 * spans) % 2 == 1, np.stack(lengths, axis=1).ravel())
 
-    def window_length(self, name: str, size: Callable[[int], int], context: int, sentinels: int, filled: bool) -> int:
-        """Tokens of the longest window whose inputs, ``size`` of its tokens, fit the context, and with ``filled`` fill it.
+    def window_length(self, name: str, context: int, sentinels: int, before: int = 0) -> int:
+        """Tokens of the window whose input, with ``before`` tokens before it, fills the context.
 
         A ConfigError, with the objective's name, for spans too short for their rate, too long for the window, or too many.
         """
+
+        def size(length: int) -> int:
+            return before + self.input_length(length)
+
         rate, mean_span = self.rate, self.mean_span or 0
         if mean_span and mean_span * (1 - rate) < rate:
             raise ConfigError(
@@ -88,7 +96,7 @@ class Denoiser(NamedTuple):
                 f"the objective {name!r} needs {spans} sentinels for a window of {length} tokens, but the tokenizer has "
                 f"{sentinels}; choose a shorter data.context, longer spans, or more sentinels"
             )
-        if filled and size(length) < context:
+        if size(length) < context:
             raise ConfigError(
                 f"the inputs of the objective {name!r} with a rate of {rate:g} have {size(length)} tokens or {context + 1}, "
                 f"never {context}; set data.context to {size(length)}, or choose longer spans"
@@ -148,15 +156,10 @@ class SpanCorruption(SingleObjective):
         """What draws the noise."""
         return Denoiser("R", self.rate, self.mean_span)
 
-    def input_length(self, length: int) -> int:
-        """Tokens of the input of a window of ``length`` tokens, with end-of-text."""
-        noise, spans = self.denoiser.numbers(length)
-        return length - noise + spans + 1
-
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         cut.refuse_separate_documents(self.name)
         sentinels, end = np.array(vocabulary.ids(self.special_tokens, self.name)), vocabulary.end(self.name)
-        length = self.denoiser.window_length(self.name, self.input_length, cut.context, self.sentinels, filled=True)
+        length = self.denoiser.window_length(self.name, cut.context, self.sentinels)
         return SpanExamples(cut.windows(corpus, length, vocabulary), self.denoiser, sentinels, end, seed)
 
 
@@ -202,47 +205,19 @@ class UL2(SingleObjective):
     inputs need no padding and every token is in one window per epoch; the number of windows differs a little between
     epochs. Windows cross documents.
 
-    With ``model="encoder-decoder"`` the input is mode, corrupted window, end-of-text, and the labels (target, end-of-text)
-    are padded with -100 to those of the longest denoiser. With ``model="decoder"`` one sequence holds the mode, the corrupted
-    window (``prefix``: attended in both directions), the target and end-of-text, with the loss on the last two; it is padded
-    with at most two end-of-text tokens, which have no loss and which no token with a loss attends to.
+    The input is mode, corrupted window, end-of-text; the labels (target, end-of-text) are padded with -100 to those of the
+    longest denoiser.
     """
 
     name: Literal["ul2"] = "ul2"
-    model: Literal["encoder-decoder", "decoder"] = "encoder-decoder"
+    kind: ClassVar[Kind] = "encoder-decoder"
     sentinels: int = Field(
         default=128, ge=1, description="sentinel tokens of the tokenizer; T5's 100 are too few for inputs of 512 tokens"
     )
 
     @property
-    def kind(self) -> Kind:
-        return self.model
-
-    @property
-    def has_prefix(self) -> bool:  # type: ignore[override]
-        return self.model == "decoder"
-
-    @property
     def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
         return [*sentinel_tokens(self.sentinels), *map(SpecialToken, MODES.values())]
-
-    def prompt_form(self, vocabulary: Vocabulary) -> PromptForm | None:
-        """Mode S: mode, text and sentinel; the sentinel opens the target."""
-        if self.model != "decoder":
-            return None
-        mode, sentinel = vocabulary.ids([SpecialToken(MODES["S"]), *sentinel_tokens(1)], self.name)
-        return PromptForm(before=(mode,), after=(sentinel,), opening=(sentinel,))
-
-    def window_length(self, denoiser: Denoiser, context: int) -> int:
-        """Tokens of a window of one denoiser."""
-
-        def size(length: int) -> int:
-            noise, spans = denoiser.numbers(length)
-            if self.model == "decoder":  # mode, input and target; the end is a label only
-                return 1 + length + 2 * spans
-            return 1 + (length - noise + spans) + 1
-
-        return denoiser.window_length(self.name, size, context, self.sentinels, filled=self.model != "decoder")
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> Examples:
         if cut.separate_documents or not cut.cross_documents:
@@ -257,11 +232,12 @@ class UL2Examples(Examples):
     """Windows and their denoisers, both drawn anew in each epoch."""
 
     def __init__(self, settings: UL2, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> None:
-        self.settings, self.context, self.seed = settings, cut.context, seed
+        self.seed = seed
         ids = vocabulary.ids(settings.special_tokens, settings.name)
         self.modes = dict(zip(MODES, ids[settings.sentinels :], strict=True))
         self.sentinels = np.array(ids[: settings.sentinels])
-        lengths = [settings.window_length(denoiser, cut.context) for denoiser in PUBLISHED]
+        # The mode is before the input.
+        lengths = [each.window_length(settings.name, cut.context, settings.sentinels, before=1) for each in PUBLISHED]
         # Opening windows of the longest denoiser raises an error if the corpus is too short for them.
         self.windows = cut.windows(corpus, max(lengths), vocabulary)
         self.lengths, self.end = np.array(lengths), vocabulary.end(settings.name)
@@ -300,13 +276,6 @@ class UL2Examples(Examples):
         noise = PUBLISHED[which].mask(len(tokens), generator(self.seed, epoch, index, "ul2"))
         inputs, targets = corrupt(tokens, noise, self.sentinels)
         inputs, targets = np.append(self.modes[PUBLISHED[which].mode], inputs), np.append(targets, self.end)
-        n = len(inputs)
-        if self.settings.model == "decoder":
-            ids, labels = np.full(self.context, self.end), np.full(self.context, NO_LOSS)
-            ids[:n] = inputs
-            ids[n : n + len(targets) - 1] = targets[:-1]
-            labels[n - 1 : n + len(targets) - 1] = targets
-            return {"input_ids": ids, "labels": labels, "prefix": np.arange(self.context) < n, "window": index}
         labels = np.full(self.target, NO_LOSS)
         labels[: len(targets)] = targets
         return {"input_ids": np.append(inputs, self.end), "labels": labels, "window": index}
@@ -314,5 +283,4 @@ class UL2Examples(Examples):
     def restore(self, example: dict[str, torch.Tensor]) -> np.ndarray:
         """The window's tokens, from its example."""
         ids, labels = example["input_ids"].numpy(), example["labels"].numpy()
-        inputs = ids[example["prefix"].numpy()] if "prefix" in example else ids[:-1]
-        return restore(inputs[1:], labels[labels != NO_LOSS][:-1], self.sentinels)
+        return restore(ids[1:-1], labels[labels != NO_LOSS][:-1], self.sentinels)

@@ -25,8 +25,7 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.models.contextlm.layers import INJECTIONS, POOLINGS
 from contextwise.models.families import FAMILIES as ADAPTERS
 from contextwise.models.families import Family
-from contextwise.models.prefix import set_prompt_form
-from contextwise.objectives.kind import PromptForm
+from contextwise.models.prefix import set_prefix
 from contextwise.training.kinds import ContextPredictorSettings
 
 WITHOUT_START = ("add", "normed_gate", "own_norms", "shared_norm", "paper")
@@ -223,7 +222,7 @@ def with_a_bias():
 
 
 def with_a_prefix():
-    set_prompt_form((stock := stock_model("gpt2")).config, PromptForm())
+    set_prefix((stock := stock_model("gpt2")).config)
     return stock
 
 

@@ -21,7 +21,6 @@ OBJECTIVES = [
     pytest.param("sentence_order", {}, id="sentence_order", marks=SENTENCES),
     pytest.param("spans", {}, id="spans"),
     pytest.param("ul2", {}, id="ul2", marks=pytest.mark.slow),
-    pytest.param("ul2", {"model": "decoder"}, id="ul2 decoder"),
     pytest.param("prefix", {}, id="prefix"),
     pytest.param("infilling", {}, id="infilling"),
     pytest.param("infilling", {"split": "token"}, id="infilling token", marks=pytest.mark.slow),

@@ -123,13 +123,6 @@ def test_what_cannot_be_measured_is_refused_before_training(books, tmp_path):
         train(recipe(books, tmp_path / "long", curve_longest=9000))
     with pytest.raises(ConfigError, match="longest context to compare is 16, shorter than the training context 32"):
         train(recipe(books, tmp_path / "short", curve_longest=16))
-    ul2 = values(books, tmp_path / "ul2")
-    ul2["model"]["context_predictor"] = None
-    ul2["objective"], ul2["data"]["context"] = {"name": "ul2", "model": "decoder", "sentinels": 40}, 128
-    with pytest.raises(
-        ConfigError, match="curve_every measures the loss of plain windows, .* set it to 0, and measure"
-    ):
-        train(validate(Recipe, ul2, "the recipe"))
     encoder = values(books, tmp_path / "encoder")
     encoder["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}
     encoder["objective"] = "masked"

@@ -10,8 +10,7 @@ from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
-from contextwise.models.prefix import set_prompt_form
-from contextwise.objectives.kind import PromptForm
+from contextwise.models.prefix import set_prefix
 from contextwise.training import Recipe, train
 from contextwise.training.model import TrainedModel, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
@@ -113,7 +112,7 @@ def test_settings_that_contradict_are_refused(backbone, corpus_folder, tmp_path,
 
 def test_a_context_predictor_takes_no_model_that_reads_its_prompts_as_a_prefix(backbone, corpus_folder, tmp_path):
     model = load_model(backbone, device="cpu")
-    set_prompt_form(model.config, PromptForm())
+    set_prefix(model.config)
     save_model(tmp_path / "prefix", model)
     values = values_from(tmp_path / "prefix", corpus_folder, tmp_path / "run", context_predictor={})
     with pytest.raises(

@@ -16,8 +16,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, Interrupted
 from contextwise.data.tokenizers import byte_tokenizer, learn_bpe
 from contextwise.evaluation.kernel import Subject, Work, measure
 from contextwise.models import token_losses
-from contextwise.models.prefix import set_prompt_form, with_prefix
-from contextwise.objectives.kind import PromptForm
+from contextwise.models.prefix import set_prefix, with_prefix
 from contextwise_evals.answering.prompts import Encoder
 from contextwise_evals.ruler.questions import NOISE, Size
 from contextwise_papers.intrinsic_entropy.needles import (
@@ -144,21 +143,20 @@ def test_an_answer_does_not_depend_on_longer_prompts_where_frequencies_follow_th
 
 
 def test_a_prefix_model_reads_the_prompt_as_it_was_trained() -> None:
-    form = PromptForm(before=(20,), after=(21,), opening=(22,))
     model = with_prefix(small_gpt2(23, 48, n_layer=2))
     for parameter in model.parameters():
         parameter.data.mul_(4)
-    set_prompt_form(model.config, form)
+    set_prefix(model.config)
     prompts, answers = [[1, 2, 3, 4], [5, 6, 7]], [[8, 9], [10]]
     expected = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        ids = torch.tensor([[20, *prompt, 21, 22, *answer]])
-        seen = torch.arange(ids.shape[1])[None] < len(prompt) + 2
+        ids = torch.tensor([[*prompt, *answer]])
+        seen = torch.arange(ids.shape[1])[None] < len(prompt)
         with torch.no_grad():
             losses = token_losses(model, ids[:, :-1], ids[:, 1:], prefix=seen[:, :-1])[0]
         expected.append(float(losses[-len(answer) :].sum()))
     assert answer_nats(model, prompts, answers) == pytest.approx(expected, abs=1e-5)
-    set_prompt_form(model.config, None)
+    set_prefix(model.config, False)
     assert answer_nats(model, prompts, answers) != pytest.approx(expected, abs=1e-2)
 
 

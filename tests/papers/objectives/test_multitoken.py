@@ -9,8 +9,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
-from contextwise.models.prefix import set_prompt_form
-from contextwise.objectives.kind import PromptForm
+from contextwise.models.prefix import set_prefix
 from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from examples import FEW
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
@@ -156,7 +155,7 @@ def test_a_context_before_the_last_block_allows_no_layer_heads(options):
 def test_backbones_with_a_biased_head_or_a_prefix_are_rejected():
     biased, prefixed = (AutoModelForCausalLM.from_config(backbone("gpt2")) for _ in range(2))
     biased.lm_head = torch.nn.Linear(16, VOCABULARY)
-    set_prompt_form(prefixed.config, PromptForm(before=(1,)))
+    set_prefix(prefixed.config)
     for stock, words in ((biased, "has a bias"), (prefixed, "this gpt2 reads its prompts as a prefix")):
         with pytest.raises(ConfigError, match=words):
             MultiTokenForCausalLM.from_backbone(stock, 3)

@@ -30,7 +30,6 @@ CASES = {
     "causal": ("gpt2", "causal"),
     "prefix": ("llama", "prefix"),
     "infilling": ("gpt_neox", "infilling"),
-    "ul2 decoder": ("gpt2", {"name": "ul2", "model": "decoder", "sentinels": 40}),
     "mixture": ("gpt2", MIXTURE),
     "masked": ("bert", "masked"),
     "next sentence": ("bert", "next_sentence"),
@@ -39,7 +38,7 @@ CASES = {
     "ul2": ("t5", {"name": "ul2", "sentinels": 40}),
 }
 # Each is like another case; causal is what tests/core/training/test_run.py trains.
-SLOW = ("causal", "infilling", "ul2 decoder", "ul2", "masked", "sentence order")
+SLOW = ("causal", "infilling", "ul2", "masked", "sentence order")
 EACH = pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in CASES]
 )
@@ -230,7 +229,7 @@ def test_a_folder_with_a_run_of_another_objective_is_refused(sentences_folder, t
             "has bidirectional attention in a prefix, but model.context_predictor takes no mask for it; remove one",
         ),
         (
-            {"objective": {"name": "ul2", "model": "decoder"}, "model": {"multi_token": {}}},
+            {"objective": "prefix", "model": {"multi_token": {}}},
             "has bidirectional attention in a prefix, but model.multi_token takes no mask for it; remove one",
         ),
         (

@@ -67,10 +67,9 @@ def test_noise_is_drawn_anew_for_each_window(corpus, known):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
-def test_the_windows_come_back_and_lie_in_the_stream(corpus, known, model):
+def test_the_windows_come_back_and_lie_in_the_stream(corpus, known):
     corpus = FirstDocuments(corpus, 40)
-    examples, _ = made(corpus, known, model=model)
+    examples, _ = made(corpus, known)
     stream = np.concatenate(
         [[corpus.end_of_text, *corpus.document(i)] for i in range(len(corpus))] + [[corpus.end_of_text]]
     )
@@ -85,7 +84,7 @@ def test_the_windows_come_back_and_lie_in_the_stream(corpus, known, model):
     assert len(stream) - places[-1][1] < max(examples.lengths)
 
 
-def test_examples_of_an_encoder_and_decoder(corpus, known):
+def test_each_example_has_its_mode_and_the_noise_of_its_denoiser(corpus, known):
     examples, words = made(corpus, known)
     mode = dict(zip("RSX", words.tokenizer.convert_tokens_to_ids(["[NLU]", "[S2S]", "[NLG]"]), strict=True))
     seen = set()
@@ -106,29 +105,12 @@ def test_examples_of_an_encoder_and_decoder(corpus, known):
     assert seen == set(range(7))
 
 
-def test_examples_of_a_decoder(corpus, known):
-    examples, _ = made(corpus, known, model="decoder")
-    for index in range(200):
-        example = examples.example(0, index)
-        ids, labels, prefix = (example[key].numpy() for key in ("input_ids", "labels", "prefix"))
-        p = int(prefix.sum())
-        assert prefix[:p].all() and not prefix[p:].any()
-        targets = labels[labels != NO_LOSS]
-        # The prefix's last position predicts the target's first token; from there on each label is the next input.
-        assert np.flatnonzero(labels != NO_LOSS).tolist() == list(range(p - 1, p - 1 + len(targets)))
-        assert ids[p : p + len(targets) - 1].tolist() == targets[:-1].tolist()
-        assert targets[0] == examples.sentinels[0] and targets[-1] == corpus.end_of_text
-        assert 128 - (p + len(targets) - 1) <= 2
-
-
-@pytest.mark.parametrize("model", ["encoder-decoder", "decoder"])
-def test_inputs_of_512_tokens_fit(corpus, known, model):
-    examples, _ = made(corpus, known, context=512, model=model)
+def test_inputs_of_512_tokens_fit(corpus, known):
+    examples, _ = made(corpus, known, context=512)
     assert examples.example(0, 0)["input_ids"].shape == (512,)
     for denoiser, length in zip(PUBLISHED, examples.lengths.tolist(), strict=True):
         noise, spans = denoiser.numbers(length)
-        total = length + 2 * spans + 1 if model == "decoder" else length - noise + spans + 2
-        assert 510 <= total <= 512 if model == "decoder" else total == 512
+        assert length - noise + spans + 2 == 512
 
 
 def test_what_does_not_fit_is_refused(corpus, known):

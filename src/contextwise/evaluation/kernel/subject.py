@@ -237,9 +237,7 @@ class Subject:
     def run_context(self) -> int | None:
         """Tokens of text in a training window of the run; None for a model that is no run."""
         context = self.run.recipe().get("data", {}).get("context") if self.run else None
-        if not isinstance(context, int) or self.run is None:
-            return None
-        return context - _prompt_tokens(self.config) if self.run.model.exists() else context
+        return context if isinstance(context, int) else None
 
     @property
     def trained_context(self) -> int | None:
@@ -386,16 +384,8 @@ def positions(config: Any) -> int | None:
                 raise CheckpointError(
                     f"the model's configuration sets max_position_embeddings to {limit!r}, not a number"
                 )
-            return limit - _prompt_tokens(config)
+            return limit
     return None
-
-
-def _prompt_tokens(config: Any) -> int:
-    """Tokens that a prefix model has around each prompt."""
-    from contextwise.models.prefix import prompt_form
-
-    form = prompt_form(config)
-    return 0 if form is None else form.tokens
 
 
 def _digest_of_loaded(subject: Subject) -> str:

@@ -24,7 +24,7 @@ from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
 from contextwise.evaluation.scoring.windows import Documents, check_ids, evaluating, not_finite, vocabulary_size
 from contextwise.models.masks import as_attention_mask, prefix_attention
-from contextwise.models.prefix import in_form, prompt_form
+from contextwise.models.prefix import reads_prefix
 
 Features = Literal["last"] | int | None
 
@@ -159,15 +159,9 @@ def predict_last(
     """Losses (B, W) float32 of the last ``band`` tokens of each row, and the features (B, D) of the very last prediction."""
     options: dict[str, Any] = {"use_cache": False}
     visible_BT = tokens_BT[:, :-1]
-    if (form := prompt_form(model.config)) is not None:
-        visible_BT, prefix_BT = in_form(visible_BT, None, form)
-        behind = len(form.after) + len(form.opening)
-        if band > 1:  # the targets before the last stand behind the form
-            text = visible_BT.shape[1] - behind
-            order = [*range(text - band + 1), *range(text, text + behind), *range(text - band + 1, text)]
-            visible_BT = visible_BT[:, order]
-        prefix_BT[:, visible_BT.shape[1] - len(form.opening) - band + 1 :] = 0
-        options["attention_mask"] = as_attention_mask(prefix_attention(prefix_BT.bool()), model)
+    if reads_prefix(model.config):  # what the first of the targets sees
+        prefix_T = torch.arange(visible_BT.shape[1], device=visible_BT.device) <= visible_BT.shape[1] - band
+        options["attention_mask"] = as_attention_mask(prefix_attention(prefix_T.expand_as(visible_BT)), model)
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         options["logits_to_keep"] = band
     if isinstance(layer, int):

@@ -18,7 +18,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -31,9 +31,8 @@ from contextwise.evaluation.kernel.work import Work
 from contextwise.evaluation.scoring.scores import Scores, numbered
 from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
-from contextwise.models.prefix import prompt_form
+from contextwise.models.prefix import reads_prefix
 from contextwise.models.rope import forget_lengths, same_frequencies_up_to
-from contextwise.objectives.kind import PromptForm
 
 if TYPE_CHECKING:
     pass
@@ -79,27 +78,6 @@ class Plan:
     def chosen(self, windows: np.ndarray) -> "Plan":
         """The plan of some of the windows, by index or mask."""
         return Plan(self.document[windows], self.start[windows], self.length[windows], self.skip[windows])
-
-
-class Row(NamedTuple):
-    """A window as a model reads it: each token but the first is predicted from those before it.
-
-    ``scored`` are the tokens (n,) whose loss counts. The ``prefix`` first tokens see each other in both directions.
-    """
-
-    tokens: np.ndarray
-    scored: np.ndarray
-    prefix: int = 0
-
-
-def row_of(tokens: np.ndarray, skip: int, form: PromptForm | None) -> Row:
-    """What a model reads of a window's tokens (length + 1,); with a ``form``, those that are not scored are the prefix."""
-    if form is None:
-        return Row(tokens, np.arange(len(tokens)) > skip)
-    parts = [form.before, tokens[: skip + 1], form.after, form.opening, tokens[skip + 1 :]]
-    whole = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
-    new = len(tokens) - skip - 1
-    return Row(whole, np.arange(len(whole)) >= len(whole) - new, len(whole) - new - len(form.opening))
 
 
 def plan_windows(targets: np.ndarray, context: int, stride: int, full_windows: bool = False) -> Plan:
@@ -226,31 +204,22 @@ def window_losses(
     model: PreTrainedModel, corpus: Documents, plan: Plan, rows: np.ndarray, **further: torch.Tensor
 ) -> np.ndarray:
     """Loss in nats of the targets of the windows ``rows``: (B, T) float32, 0 at positions that are not scored."""
-    form, end, read = prompt_form(model.config), corpus.end_of_text, []
-    for window in rows:
-        first = int(plan.start[window]) - int(end is not None)
-        whole = corpus.document(int(plan.document[window]))
-        tokens = whole[max(first, 0) : first + int(plan.length[window]) + 1].astype(np.int64)
-        read.append(
-            row_of(tokens if end is None or first >= 0 else np.append(end, tokens), int(plan.skip[window]), form)
-        )
-    shape = (len(rows), max(len(row.tokens) for row in read) - 1)
-    input_ids_BT, targets_BT = np.zeros(shape, np.int64), np.full(shape, IGNORED, np.int64)
-    for number, row in enumerate(read):
-        count = len(row.tokens) - 1
-        input_ids_BT[number, :count] = row.tokens[:-1]
-        targets_BT[number, :count][row.scored[1:]] = row.tokens[1:][row.scored[1:]]
+    lengths, skips, end = plan.length[rows], plan.skip[rows], corpus.end_of_text
+    input_ids_BT = np.zeros((len(rows), int(lengths.max())), np.int64)
+    targets_BT = np.full_like(input_ids_BT, IGNORED)
+    for number, window in enumerate(rows):
+        first, count, skip = int(plan.start[window]) - int(end is not None), int(lengths[number]), int(skips[number])
+        tokens = corpus.document(int(plan.document[window]))[max(first, 0) : first + count + 1].astype(np.int64)
+        tokens = tokens if end is None or first >= 0 else np.append(end, tokens)
+        input_ids_BT[number, :count] = tokens[:-1]
+        targets_BT[number, skip:count] = tokens[skip + 1 :]
     check_ids(model, np.hstack([input_ids_BT, targets_BT]), plan.document[rows])
     device = next(model.parameters()).device
-    prefixes_B1 = np.array([[row.prefix] for row in read])
-    if prefixes_B1.max() > 1:  # a prefix of one token is causal
-        further |= {"prefix": torch.from_numpy(np.arange(shape[1]) < prefixes_B1).to(device)}
+    if reads_prefix(model.config) and skips.max() > 0:  # a prefix of one token is causal
+        prefix_BT = np.arange(input_ids_BT.shape[1]) <= skips[:, None]
+        further |= {"prefix": torch.from_numpy(prefix_BT).to(device)}
     losses_BT = token_losses(model, torch.from_numpy(input_ids_BT).to(device), torch.from_numpy(targets_BT), **further)
-    losses = losses_BT.float().cpu().numpy()
-    nats_BT = np.zeros((len(rows), int(plan.length[rows].max())), np.float32)
-    for number, (row, window) in enumerate(zip(read, rows, strict=True)):
-        length, skip = int(plan.length[window]), int(plan.skip[window])
-        nats_BT[number, skip:length] = losses[number, : len(row.tokens) - 1][row.scored[1:]]
+    nats_BT = np.where(targets_BT == IGNORED, np.float32(0), losses_BT.float().cpu().numpy())
     finite_BT = np.isfinite(nats_BT)
     if not finite_BT.all():
         number, column = np.argwhere(~finite_BT)[0]
