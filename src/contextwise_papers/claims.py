@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -77,31 +78,40 @@ class Kept(Settings):
         return [self.part, self.base, self.best]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether a claim holds; None where that is undecided, with the reason.
+class Decision(NamedTuple):
+    """Whether a claim holds by intervals of one confidence; None where that is undecided, with the reason.
 
-    Attributes:
-        rule: gives the verdict at another confidence; None where no interval or test is behind it.
-        comparisons: intervals or tests of which a single wrong one makes the verdict wrong; they take part in the error.
-        needs: what it would take to decide an undecided interval at a confidence, in words; empty where that is not known.
+    ``needs`` gives what it would take to decide it, in words; empty where that is not known.
     """
 
     holds: bool | None
     reason: str = ""
-    rule: "Callable[[float], Verdict] | None" = field(default=None, compare=False, repr=False)
-    comparisons: int = field(default=0, compare=False, repr=False)
-    needs: "Callable[[float], str]" = field(default=lambda confidence: "", compare=False, repr=False)
+    needs: Callable[[], str] = str
 
-    def at(self, confidence: float) -> "Verdict":
-        """The verdict by intervals of another confidence."""
-        return self if self.rule is None else self.rule(confidence)
 
-    def mapped(self, change: "Callable[[Verdict], Verdict]") -> "Verdict":
+@dataclass(frozen=True)
+class Verdict:
+    """The decision on a claim at each confidence.
+
+    ``comparisons``: intervals or tests of which a single wrong one makes it wrong; they take part in the error.
+    """
+
+    at: Callable[[float], Decision]
+    comparisons: int = 0
+
+    @property
+    def holds(self) -> bool | None:
+        """At a confidence of 95%."""
+        return self.at(CONFIDENCE).holds
+
+    @property
+    def reason(self) -> str:
+        """Why it is undecided at a confidence of 95%."""
+        return self.at(CONFIDENCE).reason
+
+    def mapped(self, change: Callable[[Decision], Decision]) -> "Verdict":
         """Another verdict that follows from this one, at every confidence."""
-        rule = self.rule
-        again = None if rule is None else lambda confidence: rule(confidence).mapped(change)
-        return replace(change(self), rule=again, comparisons=self.comparisons)
+        return Verdict(lambda confidence: change(self.at(confidence)), self.comparisons)
 
 
 @dataclass(frozen=True)
@@ -128,7 +138,7 @@ class Claim:
 
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
-        verdict = self.verdict and self.verdict.mapped(lambda v: undecided(reason) if v.holds is False else v)
+        verdict = self.verdict and self.verdict.mapped(lambda d: Decision(None, reason) if d.holds is False else d)
         evidence = f"{reason}: {self.evidence}" if self.holds is False else self.evidence
         return replace(self, holds=self.holds or None, evidence=evidence, verdict=verdict)
 
@@ -143,16 +153,16 @@ def share_error(claims: Sequence[Claim]) -> list[Claim]:
     note = f"the interval at {confidence:.1%} decides, as {comparisons} comparisons share the error"
     decided = []
     for claim in claims:
-        verdict = Verdict(claim.holds) if claim.verdict is None else claim.verdict.at(confidence)
-        needs = verdict.needs(confidence) if verdict.holds is None else ""
-        notes = [claim.evidence, "" if verdict.holds is claim.holds else note, needs]
-        decided.append(replace(claim, holds=verdict.holds, evidence="; ".join(filter(None, notes))))
+        decision = Decision(claim.holds) if claim.verdict is None else claim.verdict.at(confidence)
+        needs = decision.needs() if decision.holds is None else ""
+        notes = [claim.evidence, "" if decision.holds is claim.holds else note, needs]
+        decided.append(replace(claim, holds=decision.holds, evidence="; ".join(filter(None, notes))))
     return decided
 
 
 def undecided(reason: str) -> Verdict:
     """The verdict of a claim that nothing decides."""
-    return Verdict(None, reason)
+    return Verdict(lambda confidence: Decision(None, reason))
 
 
 def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
@@ -224,16 +234,16 @@ def _inferred(
     otherwise: str = "",
     needs: Callable[[float], str] = lambda confidence: "",
 ) -> Verdict:
-    """The verdict of a rule on the limits of estimates at a confidence of 95%, and at any other; undecided without limits."""
+    """The verdict of a rule on the limits of estimates at each confidence; undecided without limits."""
     if problem := next(filter(None, map(_problem, estimates)), ""):
         return undecided(problem)
 
-    def at(confidence: float) -> Verdict:
+    def at(confidence: float) -> Decision:
         holds = rule(*(estimate.at(confidence).limits for estimate in estimates))
         holds = None if holds is None else bool(holds)  # numpy's False, of a bound of numpy's, is not Python's
-        return Verdict(holds, otherwise if holds is None else "", at, 1, needs)
+        return Decision(holds, otherwise if holds is None else "", functools.partial(needs, confidence))
 
-    return at(CONFIDENCE)
+    return Verdict(at, comparisons=1)
 
 
 def _problem(estimate: Estimate) -> str:
@@ -245,15 +255,13 @@ def _problem(estimate: Estimate) -> str:
 
 def opposite(verdict: Verdict) -> Verdict:
     """The verdict of a claim that holds where the other does not."""
-    return verdict.mapped(lambda v: replace(v, holds=None if v.holds is None else not v.holds))
+    return verdict.mapped(lambda d: d._replace(holds=None if d.holds is None else not d.holds))
 
 
 def shown(verdict: Verdict) -> Verdict:
     """A verdict where it holds; undecided where it does not, since that shows nothing else."""
     other_side = "a difference is on the other side"
-    return verdict.mapped(
-        lambda v: replace(v, holds=v.holds or None, reason=v.reason or ("" if v.holds else other_side))
-    )
+    return verdict.mapped(lambda d: d._replace(holds=None, reason=other_side) if d.holds is False else d)
 
 
 def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
@@ -261,18 +269,19 @@ def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
 
     Either the condition is true or not, so one wrong interval of the two makes the verdict wrong: they count as one comparison.
     """
-    if not condition.holds:
-        return replace(undecided(otherwise), comparisons=verdict.comparisons, needs=condition.needs)
-    rule = verdict.rule
-    again = None if rule is None else lambda level: given(condition.at(level), rule(level), otherwise)
-    return replace(verdict, rule=again)
+
+    def at(confidence: float) -> Decision:
+        met = condition.at(confidence)
+        return verdict.at(confidence) if met.holds else Decision(None, otherwise, met.needs)
+
+    return Verdict(at, verdict.comparisons)
 
 
 def exact(holds: bool, *numbers: float) -> Verdict:
     """A condition on exact numbers, which are the same at every repetition."""
     if any(math.isnan(number) for number in numbers):
         return undecided("a value is not a number")
-    return Verdict(bool(holds))
+    return Verdict(lambda confidence: Decision(bool(holds)))
 
 
 def significant(effect: float, p: float) -> Verdict:
@@ -280,55 +289,50 @@ def significant(effect: float, p: float) -> Verdict:
     if math.isnan(effect) or math.isnan(p):
         return undecided("the test has no result")
 
-    def at(confidence: float) -> Verdict:
+    def at(confidence: float) -> Decision:
         if min(p, 1 - p) < 1 - confidence:
-            return Verdict(bool(effect > 0), rule=at, comparisons=1)
-        return Verdict(None, f"p is not below {1 - CONFIDENCE:.2g}", at, 1)
+            return Decision(bool(effect > 0))
+        return Decision(None, f"p is not below {1 - CONFIDENCE:.2g}")
 
-    return at(CONFIDENCE)
+    return Verdict(at, comparisons=1)
 
 
 def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a claim that has several parts: holds where all hold, does not hold where one does not."""
-
-    def combined(every: list[Verdict]) -> Verdict:
-        if any(verdict.holds is False for verdict in every):
-            return Verdict(False)
-        if not every:
-            return undecided("there is nothing to decide it by")
-        missing = [verdict for verdict in every if verdict.holds is None]
-        if len(missing) == 1:
-            return Verdict(None, missing[0].reason, needs=missing[0].needs)
-        return undecided(missing[0].reason) if missing else Verdict(True)
-
     every = list(verdicts)
-    return _of_parts(combined, every, sum(verdict.comparisons for verdict in every))
+
+    def at(confidence: float) -> Decision:
+        decisions = [verdict.at(confidence) for verdict in every]
+        if any(decision.holds is False for decision in decisions):
+            return Decision(False)
+        if not every:
+            return Decision(None, "there is nothing to decide it by")
+        missing = [decision for decision in decisions if decision.holds is None]
+        if len(missing) == 1:
+            return missing[0]
+        return Decision(None, missing[0].reason) if missing else Decision(True)
+
+    return Verdict(at, sum(verdict.comparisons for verdict in every))
 
 
 def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict:
     """Of a claim that is repeated: decided where ``least`` or more repetitions (``what``: seeds, partitions) agree."""
+    every = list(verdicts)
 
-    def combined(every: list[Verdict]) -> Verdict:
+    def at(confidence: float) -> Decision:
         if len(every) < least:
-            return undecided(f"it takes {least} {what} or more, and there are {len(every)}")
-        found = [verdict.holds for verdict in every]
+            return Decision(None, f"it takes {least} {what} or more, and there are {len(every)}")
+        first, *_ = decisions = [verdict.at(confidence) for verdict in every]
+        found = [decision.holds for decision in decisions]
         if True in found and False in found:
-            return undecided(f"the {what} do not agree")
+            return Decision(None, f"the {what} do not agree")
         if None in found and len(set(found)) > 1:
             deciding = len(found) - found.count(None)
-            return undecided(f"{deciding} of {len(found)} {what} decide{'s' * (deciding == 1)} it")
-        return Verdict(every[0].holds, every[0].reason)
+            return Decision(None, f"{deciding} of {len(found)} {what} decide{'s' * (deciding == 1)} it")
+        return Decision(first.holds, first.reason)
 
-    every = list(verdicts)
     # It is wrong only where all are: one comparison.
-    return _of_parts(combined, every, max((verdict.comparisons for verdict in every), default=0))
-
-
-def _of_parts(combined: Callable[[list[Verdict]], Verdict], every: list[Verdict], comparisons: int) -> Verdict:
-    def at(confidence: float) -> Verdict:
-        return replace(combined([verdict.at(confidence) for verdict in every]), rule=at, comparisons=comparisons)
-
-    return replace(combined(every), rule=at, comparisons=comparisons)
+    return Verdict(at, max((verdict.comparisons for verdict in every), default=0))
 
 
 def check_names(named: Mapping[str, Iterable[str]], known: Iterable[str], what: str = "") -> None:

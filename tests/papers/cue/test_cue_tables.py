@@ -13,7 +13,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.estimates import joint_freedom
 from contextwise.base.intervals import estimate, student_t
 from contextwise.data import prepare_corpus
-from contextwise_papers.claims import Verdict
+from contextwise_papers.claims import exact
 from contextwise_papers.cue import tables_3_to_6_perplexity
 from contextwise_papers.cue.tables_3_to_6_perplexity import CuePartitions, CuePerplexity, Scored, kept_gain
 from contextwise_papers.item import RECIPES, find_item, measure_at
@@ -243,7 +243,7 @@ def test_a_table_in_miniature_is_that_of_the_evaluations(news, tmp_path, monkeyp
     assert outcome.plots[0].levels["LM"] == pytest.approx(np.exp(figures["losses"]["alone"]["value"]))
     assert "the document has 85%" in outcome.claims[1].evidence
     for name in ("above", "below"):
-        monkeypatch.setattr(tables_3_to_6_perplexity, name, lambda *_: Verdict(True))
+        monkeypatch.setattr(tables_3_to_6_perplexity, name, lambda *_: exact(True))
     # Again: nothing is trained or scored anew, and the numbers are the same.
     before = {path: path.stat().st_mtime_ns for path in evaluation.rglob("*")}
     again = measure.measure(an_item(), tmp_path)
