@@ -284,15 +284,16 @@ def difference_of_leads(
 
 def curves_table(runs: dict[str, list[RunFolder]]) -> Table:
     """Validation loss along training, mean over seeds, at the steps at which all were validated."""
-    losses: dict[str, dict[int, list[float]]] = {}
-    for name, seeds in runs.items():
-        losses[name] = {}
-        for run in seeds:
-            for row in run.metrics("validation"):
-                losses[name].setdefault(row["tokens"], []).append(row["loss"])
-    shared = sorted(set.intersection(*(set(by_tokens) for by_tokens in losses.values())))
-    rows = [
-        [count(tokens), *(sum(model[tokens]) / len(model[tokens]) for model in losses.values())] for tokens in shared
-    ]
-    columns = ["tokens", *((name, ".4f") for name in losses)]
+    losses = [validation_losses(seeds) for seeds in runs.values()]
+    rows = [[count(tokens), *(own[tokens] for own in losses)] for tokens in sorted(set.intersection(*map(set, losses)))]
+    columns = ["tokens", *((name, ".4f") for name in runs)]
     return table_of("Validation loss along training, nats per token", columns, rows)
+
+
+def validation_losses(runs: Sequence[RunFolder], name: str = "loss") -> dict[int, float]:
+    """A validation loss by tokens of training, mean over seeds, where all were validated."""
+    curves = [
+        {row["tokens"]: row[name] for row in run.metrics("validation") if row.get(name) is not None} for run in runs
+    ]
+    shared = sorted(set.intersection(*map(set, curves)))
+    return {tokens: sum(curve[tokens] for curve in curves) / len(curves) for tokens in shared}

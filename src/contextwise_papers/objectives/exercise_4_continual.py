@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from contextwise.base.config import Seeds, with_overrides
@@ -24,13 +23,13 @@ from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
-from contextwise.comparison.result import Comparison, Group
+from contextwise.comparison.result import Comparison
 from contextwise.data import Corpus
 from contextwise.data.sources.stdlib import StandardLibrary
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise_papers.claims import Claim, above, all_hold, below
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once
-from contextwise_papers.models import difference_between
+from contextwise_papers.models import difference_between, validation_losses
 from contextwise_papers.tables import Plot, points, table_of
 
 PARTS = ("docstrings", "code")
@@ -38,29 +37,9 @@ PARTS = ("docstrings", "code")
 
 
 @dataclass(frozen=True)
-class Point:
-    """A validation after so many tokens: mean losses of a group's seeds on the new corpus and, if watched, on the old one."""
-
-    tokens: int
-    new: float
-    old: float | None
-
-
-@dataclass(frozen=True)
-class Change:
-    """A group's loss on the old and on the new documents after minus before the continued training, and its validations."""
-
-    group: str
-    forgetting: Estimate
-    learning: Estimate
-    during: list[Point]
-
-
-@dataclass(frozen=True)
 class Forgetting:
     """Models before and after continued training, every pair of them compared on the held-out documents of both corpora."""
 
-    changes: list[Change]
     old: Comparison
     new: Comparison
 
@@ -75,33 +54,26 @@ class Forgetting:
         runs = [run for run in map(RunFolder, sources) if run.exists]
         contexts = [run.recipe().get("data", {}).get("context") for run in runs]
         context = min((size for size in contexts if isinstance(size, int)), default=None)
-        on_old, on_new = (
-            compare(sources, results=evaluate_all(sources, corpus, context=context), all_pairs=True)
-            for corpus in (old, new)
-        )
-        changes = [
-            Change(
-                group.name,
-                difference_between(on_old, group.name, on_old.reference),
-                difference_between(on_new, group.name, on_new.reference),
-                _during(group),
+        return cls(
+            *(
+                compare(sources, results=evaluate_all(sources, corpus, context=context), all_pairs=True)
+                for corpus in (old, new)
             )
-            for group in on_old.groups
-            if group.name != on_old.reference
-        ]
-        return cls(changes, on_old, on_new)
+        )
 
+    @property
+    def ways(self) -> dict[str, list[RunFolder]]:
+        """The runs of each way to continue, seed by seed."""
+        groups = {group.name: list(map(RunFolder, group.sources)) for group in self.old.groups}
+        return {name: runs for name, runs in groups.items() if name != self.old.reference}
 
-def _during(group: Group) -> list[Point]:
-    """The validations at the steps that all seeds of a group have."""
-    curves = [{row["step"]: row for row in RunFolder(each).metrics("validation")} for each in group.sources]
-    points = []
-    for step in sorted(set.intersection(*map(set, curves))):
-        rows = [curve[step] for curve in curves]
-        watched = [loss for row in rows if (loss := row.get("replay_loss")) is not None]
-        old = float(np.mean(watched)) if len(watched) == len(rows) else None
-        points.append(Point(rows[0]["tokens"], float(np.mean([row["loss"] for row in rows])), old))
-    return points
+    def forgotten(self, way: str, than: str | None = None) -> Estimate:
+        """Loss on the old documents minus that before, or minus that of another way."""
+        return difference_between(self.old, way, than or self.old.reference)
+
+    def learned(self, way: str, than: str | None = None) -> Estimate:
+        """The same on the new documents."""
+        return difference_between(self.new, way, than or self.new.reference)
 
 
 class ContinualPretraining(CorpusMeasure, name="continual_pretraining"):
@@ -160,8 +132,8 @@ class ContinualPretraining(CorpusMeasure, name="continual_pretraining"):
         forgetting = Forgetting.of(sources, *(Corpus.open(path, split="validation") for path in folders))
         first, *others = self.ways
         figures = {
-            change.group: {"forgetting": change.forgetting, "learning": change.learning}
-            for change in forgetting.changes
+            way: {"forgetting": forgetting.forgotten(way), "learning": forgetting.learned(way)}
+            for way in forgetting.ways
         }
         claims = [claim.over_seeds(len(self.seeds)) for claim in forgetting_claims(forgetting, first, others)]
         tables = [changes_table(forgetting, first)]
@@ -220,11 +192,10 @@ def without_docstrings(source: str) -> tuple[str, str]:
 
 def changes_table(forgetting: Forgetting, first: str) -> Table:
     """Forgetting and learning of each way, and the differences to the first."""
-    rows = []
-    for change in forgetting.changes:
-        both = (forgetting.old, forgetting.new) if change.group != first else ()
-        differences: list[Any] = [difference_between(comparison, change.group, first) for comparison in both]
-        rows.append([change.group, change.forgetting, change.learning, *(differences or [None, None])])
+    rows: list[list[Any]] = []
+    for way in forgetting.ways:
+        than = [None, None] if way == first else [forgetting.forgotten(way, first), forgetting.learned(way, first)]
+        rows.append([way, forgetting.forgotten(way), forgetting.learned(way), *than])
     title = (
         f"Loss after minus before on held-out documents, nats per token, 95% intervals; {forgetting.old.documents} old and "
         f"{forgetting.new.documents} new documents"
@@ -235,16 +206,15 @@ def changes_table(forgetting: Forgetting, first: str) -> Table:
 
 def forgetting_claims(forgetting: Forgetting, first: str, others: list[str]) -> list[Claim]:
     """Continued training forgets, and every remedy forgets less."""
-    changes = {change.group: change for change in forgetting.changes}
-    plain = changes[first]
+    forgotten, learned = forgetting.forgotten(first), forgetting.learned(first)
     text = f"{first}: the model forgets its old documents while it learns the new ones"
-    evidence = f"forgotten {plain.forgetting:+.3f}, learned {plain.learning:+.3f} nats per token"
-    claims = [Claim.of(text, all_hold([above(plain.forgetting), below(plain.learning)]), evidence)]
+    evidence = f"forgotten {forgotten:+.3f}, learned {learned:+.3f} nats per token"
+    claims = [Claim.of(text, all_hold([above(forgotten), below(learned)]), evidence)]
     for way in others:
-        difference = difference_between(forgetting.old, way, first)
+        difference = forgetting.forgotten(way, first)
         evidence = f"{way} minus {first} on the old documents: {difference:+.3f}"
-        if plain.forgetting.value > 0:
-            evidence += f"; {-difference.value / plain.forgetting.value:.0%} of what was forgotten"
+        if forgotten.value > 0:
+            evidence += f"; {-difference.value / forgotten.value:.0%} of what was forgotten"
         claims.append(Claim.of(f"{way}: less is forgotten", below(difference), evidence))
     return claims
 
@@ -252,11 +222,8 @@ def forgetting_claims(forgetting: Forgetting, first: str, others: list[str]) -> 
 def during_plots(forgetting: Forgetting) -> list[Plot]:
     """Losses on the old and on the new documents during the continued training."""
     plots = []
-    for title, name in (("Old documents during continued training", "old"), ("New documents", "new")):
-        series = {
-            change.group: points({loss.tokens: getattr(loss, name) for loss in change.during})
-            for change in forgetting.changes
-        }
+    for title, name in (("Old documents during continued training", "replay_loss"), ("New documents", "loss")):
+        series = {way: points(validation_losses(runs, name)) for way, runs in forgetting.ways.items()}
         if any(series.values()):
             plots.append(Plot(title, "tokens of continued training", "validation loss, nats", series))
     return plots

@@ -10,7 +10,7 @@ import yaml
 
 from contextwise.base.errors import ConfigError
 from contextwise.evaluation.measures.loss import Evaluation
-from contextwise_papers.objectives.exercise_4_continual import Forgetting
+from contextwise_papers.objectives.exercise_4_continual import Forgetting, during_plots
 from measured import write_evaluation
 from small import write_rows
 
@@ -80,25 +80,24 @@ def runs(tmp_path):
 
 def test_forgetting_and_what_replay_saves_by_hand(runs):
     report = Forgetting.of(runs, OLD, NEW)
-    naive, replay = report.changes
-    assert (naive.group, replay.group) == ("naive", "replay")
-    assert naive.forgetting.value == pytest.approx(1.0)
-    assert replay.forgetting.value == pytest.approx(0.15)
+    assert list(report.ways) == ["naive", "replay"]
+    naive, replay = map(report.forgotten, report.ways)
+    assert (naive.value, replay.value) == pytest.approx((1.0, 0.15))
     # On the new documents 180 / 40 before, 80 / 40 and 84 / 40 after.
-    assert naive.learning.value == pytest.approx(-2.5)
-    assert replay.learning.value == pytest.approx(-2.4)
+    assert [report.learned(way).value for way in report.ways] == pytest.approx([-2.5, -2.4])
     # One nat a token in either document. With replay 2 / 10 in one and 4 / 30 in the other: a variance of
     # ((0.2 - 0.15)² + (4 / 30 - 0.15)²) / 2, and one degree of freedom.
-    assert (naive.forgetting.low, naive.forgetting.high) == pytest.approx((1.0, 1.0))
-    assert (replay.forgetting.low, replay.forgetting.high) == pytest.approx((0.15 - HALF, 0.15 + HALF))
+    assert (naive.low, naive.high) == pytest.approx((1.0, 1.0))
+    assert (replay.low, replay.high) == pytest.approx((0.15 - HALF, 0.15 + HALF))
 
-    pairs = {(d.group, d.reference): d for d in report.old.differences}
-    saved = pairs["replay", "naive"].difference
+    saved = report.forgotten("replay", "naive")
     assert saved.value == pytest.approx(0.15 - 1.0)
     assert (saved.low, saved.high) == pytest.approx((-0.85 - HALF, -0.85 + HALF))
 
-    assert [(p.tokens, p.new, p.old) for p in naive.during] == [(500, 3.0, 3.5), (1000, 2.0, 3.7)]
-    assert [p.old for p in replay.during] == [3.0, 2.9]
+    old, new = (plot.series for plot in during_plots(report))
+    assert new["naive"] == [{"x": 500, "y": 3.0}, {"x": 1000, "y": 2.0}]
+    assert old["naive"] == [{"x": 500, "y": 3.5}, {"x": 1000, "y": 3.7}]
+    assert [point["y"] for point in old["replay"]] == [3.0, 2.9]
 
 
 def test_seeds_count_as_one_model(tmp_path):
@@ -109,13 +108,14 @@ def test_seeds_count_as_one_model(tmp_path):
         write_run(tmp_path / "two", "naive-seed2", other, seed=2, curve=[(5, 3.2, None), (15, 2.0, 3.9)]),
     ]
     report = Forgetting.of(runs, OLD, NEW)
-    (naive,) = report.changes
-    assert naive.group == "naive"
+    assert list(report.ways) == ["naive"]
     # Seeds 1.0 and (170 - 110) / 40 = 1.5 after; between them lies more than between the documents.
-    assert naive.forgetting.value == pytest.approx(1.25)
-    assert naive.forgetting.low < 1.0 < 1.5 < naive.forgetting.high
+    naive = report.forgotten("naive")
+    assert naive.value == pytest.approx(1.25)
+    assert naive.low < 1.0 < 1.5 < naive.high
     # The step that both validated at; the old corpus was not watched by both.
-    assert [(p.tokens, p.new, p.old) for p in naive.during] == [(500, pytest.approx(3.1), None)]
+    (new,) = during_plots(report)
+    assert new.series == {"naive": [{"x": 500, "y": pytest.approx(3.1)}]}
 
 
 def test_two_corpora_are_needed(runs):
