@@ -2,23 +2,16 @@
 
 import numpy as np
 
-from contextwise_papers.contextlm.attention import ModelReading, Reading
+from contextwise_papers.contextlm.attention import Reading
 
 PIECES = ["<|endoftext|>", "The", " <b>", " said", " &", "\n", "more", ",", " “x”", "."]
 
 
-def model(name: str, seed: int, layers: int = 2, heads: int = 3, chunk_size: int | None = None) -> ModelReading:
-    """A model whose attention is that of random scores, with a sink at the first token."""
-    random = np.random.default_rng(seed)
-
-    def sums(length: int) -> np.ndarray:
-        scores = random.normal(size=(heads, length, length))
-        scores[:, :, 0] += 2
-        weights = np.tril(np.exp(scores))
-        return (weights / weights.sum(axis=-1, keepdims=True)).sum(axis=1).astype(np.float32)
-
-    return ModelReading(f"runs/{name}", name, [sums(len(PIECES)) for _ in range(layers)], chunk_size)
-
-
-def reading(*models: ModelReading, chunk_size: int = 4) -> Reading:
-    return Reading(list(PIECES), list(range(len(PIECES))), True, chunk_size, list(models))
+def reading(*names: str) -> Reading:
+    """Each model receives the attention of random scores, with a sink at the first token."""
+    received = {}
+    for seed, name in enumerate(names):
+        scores = np.random.default_rng(seed).random(len(PIECES))
+        received[name] = (scores + 4 * (np.arange(len(PIECES)) == 0)) / len(PIECES)
+    sources = [f"runs/{name}" for name in names]
+    return Reading(list(PIECES), list(range(len(PIECES))), True, 4, sources, received)

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 import contextwise
 import contextwise_papers
 import contextwise_plan
-from attention_readings import PIECES, model, reading
+from attention_readings import PIECES, reading
 from contextwise import decide
 from contextwise.base.progress import STEERING, Terminal, printable
 from contextwise.base.tables import Table
@@ -32,7 +32,7 @@ from contextwise.reports.runs import report_page
 from contextwise.reports.trial import trial_page, trial_tables
 from contextwise.reports.views import page_of
 from contextwise_papers.claims import Claim
-from contextwise_papers.contextlm.attention_page import received_table, write_attention_page
+from contextwise_papers.contextlm.attention import received_table, write_attention_page
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.page import write_entropy_page
 from contextwise_papers.item import Outcome
@@ -158,7 +158,7 @@ def attention_page(title: str, folder: Path) -> None:
 
 
 def attention_of(title: str) -> Any:
-    found = reading(model(title, 0), model(f"x{title}", 1, layers=3, chunk_size=4))
+    found = reading(title, f"x{title}")
     return dataclasses.replace(found, pieces=[title, *PIECES[1:]])
 
 
@@ -177,7 +177,7 @@ PAGES: dict[str, tuple[str, Callable[[str, Path], None]]] = {
     "trial": ("contextwise/reports/trial.py", written_trial),
     "sweep": ("contextwise_plan/sweeps/page.py", sweep_page),
     "item": ("contextwise_papers/page.py", item_page),
-    "attention": ("contextwise_papers/contextlm/attention_page.py", attention_page),
+    "attention": ("contextwise_papers/contextlm/attention.py", attention_page),
     "entropy": ("contextwise_papers/intrinsic_entropy/page.py", entropy_page),
 }
 """Name of a page -> the module that writes it, and how it is written with a title."""

@@ -19,13 +19,6 @@ def attention(
     text: Annotated[
         str, Option(help="The text in quotes, a file with it, or - (standard input); without one last line break.")
     ],
-    context_chunk: Annotated[
-        int | None,
-        Option(help="Tokens of a chunk in which attention is summed.", show_default="the ContextLM's, else 4"),
-    ] = None,
-    start: Annotated[
-        bool, Option("--start/--no-start", help="The token that begins a document before the text, as in training.")
-    ] = True,
     out: Annotated[Path, Option(help="The page.")] = Path("attention.html"),
     as_json: Annotated[bool, Option("--json", help="Print the numbers as JSON, not a table.")] = False,
     dtype: Dtype = "auto",
@@ -41,10 +34,9 @@ def attention(
     words = _read_text(text)
 
     from contextwise.base.tables import terminal
-    from contextwise_papers.contextlm.attention import read_with_models
-    from contextwise_papers.contextlm.attention_page import numbers, received_table, write_attention_page
+    from contextwise_papers.contextlm.attention import numbers, read_with_models, received_table, write_attention_page
 
-    reading = read_with_models(models, words, context_chunk=context_chunk, start=start, dtype=dtype, device=device)
+    reading = read_with_models(models, words, dtype=dtype, device=device)
     write_attention_page(reading, out, ["contextwise", *sys.argv[1:]])
     show_values(numbers(reading), as_json, terminal(received_table(reading)))
     if not as_json:

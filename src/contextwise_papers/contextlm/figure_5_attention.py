@@ -14,8 +14,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import written
 from contextwise.base.intervals import estimate_over_seeds
 from contextwise_papers.claims import Better, Claim, above
-from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, read_with_models
-from contextwise_papers.contextlm.attention_page import chunks_table, drawn
+from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, chunks_table, drawn, read_with_models
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, paths_of
 
@@ -44,7 +43,7 @@ class AttentionReceived(TrainedModels, name="attention_received"):
         ]
         reading = readings[0]
         attention = {
-            name: np.stack([of_seed.models[m].received() for of_seed in readings]) for m, name in enumerate(runs)
+            name: np.stack([list(of_seed.received.values())[m] for of_seed in readings]) for m, name in enumerate(runs)
         }
         phrases = {phrase: tokens_of(reading, self.text, phrase) for phrase in self.phrases}
         figures = {name: getattr(reading, name) for name in ("pieces", "has_start", "chunk_size")}

@@ -44,12 +44,12 @@ def test_the_text_itself(contextwise, workplace):
 
 def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode() + b"\r\n")))
-    status, output, errors = contextwise("measure attention context --text - --json --no-start --out j.html")
+    status, output, errors = contextwise("measure attention context --text - --json --out j.html")
     assert status == 0, errors
     numbers = json.loads(output)
-    assert "".join(numbers["tokens"]) == TEXT and numbers["chunk_size"] == 4
+    assert "".join(numbers["tokens"][1:]) == TEXT and numbers["chunk_size"] == 4
     [model] = numbers["models"]
-    assert model["name"] == "context" and len(model["token_received"]) == len(TEXT)
+    assert model["name"] == "context" and len(model["token_received"]) == len(TEXT) + 1
     assert sum(model["chunk_received"]) == pytest.approx(sum(model["token_received"]))
     assert (workplace / "j.html").is_file()
 
@@ -60,7 +60,6 @@ def test_json_of_a_text_from_standard_input(contextwise, workplace, monkeypatch)
         ("plain --text nothing.txt", "the text nothing.txt cannot be read: No such file"),
         ("plain --text plain", "the text plain cannot be read: Is a directory"),
         ("plain --text latin.txt", "latin.txt is no UTF-8 text (byte 2)"),
-        ("plain --text text.txt --context-chunk 0", "--context-chunk is 0"),
         ("plain --text text.txt --out plain", "plain is a folder; give the name of a file"),
         ("plain --text text.txt --out text.txt", "--out is text.txt, the file with the text"),
         ("plain --text text.txt --device cuda:99", "--device is 'cuda:99'"),

@@ -13,8 +13,7 @@ from contextwise.base.errors import DataError
 from contextwise.base.estimates import Estimate, joint_freedom
 from contextwise.base.intervals import NORMAL, student_t
 from contextwise_papers.claims import above
-from contextwise_papers.contextlm.attention import ModelReading, Reading
-from contextwise_papers.contextlm.attention_page import chunks_table
+from contextwise_papers.contextlm.attention import Reading, chunks_table
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, tokens_of
 from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
 from shipped import an_item
@@ -182,11 +181,8 @@ def test_ratings_of_two_seeds(answering, tmp_path):
 
 
 def reading(pieces, *levels, has_start=True):
-    models = [
-        ModelReading("s", name, [np.array([[level * (len(pieces) - j) for j in range(len(pieces))]])], 4)
-        for name, level in zip("ab", levels, strict=True)
-    ]
-    return Reading(pieces, list(range(len(pieces))), has_start, 4, models)
+    received = {name: np.full(len(pieces), level) for name, level in zip("ab", levels, strict=True)}
+    return Reading(pieces, list(range(len(pieces))), has_start, 4, [], received)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +198,7 @@ def test_tokens_of_a_phrase(phrase, positions):
 
 def test_chunks_say_how_much_more_they_receive():
     result = reading(["<s>", "a", " b", " c", " d"], 0.2, 0.3)
-    attention = {name: result.models[i].received()[None] for i, name in enumerate("ab")}
+    attention = {name: values[None] for name, values in result.received.items()}
     table = chunks_table(result, attention, "a", "one seed")
     assert [row[0] for row in table.rows] == ["1: <s> a b c", "2: d"]
     assert [row[1:] for row in table.rows] == [["0.8000", "1.2000", "+50.0%"], ["0.2000", "0.3000", "+50.0%"]]
