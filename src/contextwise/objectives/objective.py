@@ -173,11 +173,10 @@ class Objective(Settings, ABC):
         has_prefix: whether examples for a decoder have positions that see each other in both directions.
         has_pairs: whether examples are pairs of segments with a label, for an encoder's pair head.
         reads_sentences: whether an example is a single sentence, behind end-of-text.
-        whole_steps: whether the loss compares all examples of a step, which then is one forward pass of one process.
+        whole_steps: whether the loss compares the vectors of all examples of a step, which is one forward pass of one process.
         alone: whether the examples are trained without those of other objectives or corpora.
         columns: columns of a corpus that examples are made from, beside the tokens.
         chat_template: that of transformers for a model that was trained on the examples; None if these are no conversations.
-        pooling: how the loss pools the states of a text to its vector; None if it has no vectors of texts.
     """
 
     registered: ClassVar[dict[str, type[Objective]]] = {}
@@ -189,7 +188,6 @@ class Objective(Settings, ABC):
     alone: ClassVar[bool] = False
     columns: ClassVar[Sequence[str]] = ()
     chat_template: ClassVar[str | None] = None
-    pooling: ClassVar[str | None] = None
 
     name: str
 

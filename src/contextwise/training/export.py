@@ -113,7 +113,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     model, training = recipe.model, recipe.training
     config: Any = load_config(run.path)
     ours = is_ours(type(config).__module__)  # a variant for training alone leaves a stock model
-    embeds = recipe.objective.pooling is not None and not ours
+    embeds = recipe.objective.whole_steps  # its loss compares vectors of texts
     loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
     own = model.card(recipe, config)
     data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *own.tags])
@@ -123,7 +123,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         **own.rows,
         "objective": summary.get("objective", "causal"),
         "prompt": "a prefix: its tokens see each other in both directions" if reads_prefix(config) else None,
-        "embedding": f"{recipe.objective.pooling} of the last states, compared by its cosine" if embeds else None,
+        "embedding": "mean of the last states, compared by its cosine" if embeds else None,
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
         "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",

@@ -20,7 +20,6 @@ from contextwise.models.loading import load_tokenizer
 from contextwise.models.prefix import set_prefix
 from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
-from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.objectives.objective import Stream
 from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.identity import input_hashes
@@ -78,10 +77,6 @@ class TrainingInputs:
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         set_prefix(config, all(each.has_prefix for each in recipe.singles))
-        if recipe.objective.pooling is not None:
-            setattr(config, TRAINED_POOLING, recipe.objective.pooling)
-        elif hasattr(config, TRAINED_POOLING):  # of the model that the run starts from
-            delattr(config, TRAINED_POOLING)
         parts = {name: section.open(recipe, corpus, vocabulary) for name, section in data.sections.items()}
         additions = {name: part for name, part in (parts | {objective.name: opened}).items() if part is not None}
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)

@@ -120,7 +120,7 @@ def _check_attention(recipe: Recipe, model: Any) -> None:
         return
     what = config.source if variant else getattr(recipe.model, "pretrained", f"a model of type {config.model_type!r}")
     # Segments of pairs are from one document each.
-    packed = {each.has_prefix for each in recipe.singles if each.pooling is None and not each.has_pairs}
+    packed = {each.has_prefix for each in recipe.singles if not each.whole_steps and not each.has_pairs}
     prefix = next((each for each in recipe.singles if each.has_prefix), None)
     if prefix is not None and not reads_prefixes(model):
         raise ConfigError(prefix_problem(prefix, what))

@@ -37,20 +37,12 @@ class Contrastive(SingleObjective):
     """Neighbouring segments of a document against those of other documents in the same step; see the module."""
 
     name: Literal["contrastive"] = "contrastive"
+    kind: ClassVar[Kind] = "encoder"
+    special_tokens: ClassVar[list[SpecialToken]] = [CLS, SEP, PAD]
     whole_steps: ClassVar[bool] = True
     together: ClassVar[int] = 2
-    pooling: ClassVar[str] = "mean"
-    model: Literal["encoder", "decoder"] = "encoder"
     temperature: float = Field(default=0.05, ge=0.001, description="divides the cosines; SimCSE's")
     least: int = Field(default=8, ge=1, description="tokens of a segment at least")
-
-    @property
-    def kind(self) -> Kind:
-        return self.model
-
-    @property
-    def special_tokens(self) -> list[SpecialToken]:  # type: ignore[override]
-        return [CLS, SEP, PAD] if self.model == "encoder" else []
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
         unit, given = recipe.data.context, recipe.training.evaluation_tokens
@@ -68,11 +60,11 @@ class Contrastive(SingleObjective):
 
     def examples(self, corpus: Corpus, cut: Cut, seed: int, vocabulary: Vocabulary) -> SegmentExamples:
         special = vocabulary.ids(self.special_tokens, self.name)
-        room = cut.context - len(special[:2])
+        room = cut.context - 2  # [CLS] and [SEP]
         if room < 2 * self.least:
             raise ConfigError(
-                f"data.context is {cut.context}, but the objective 'contrastive' needs at least "
-                f"{2 * self.least + len(special[:2])}: twice its setting least, and special tokens"
+                f"data.context is {cut.context}, but the objective 'contrastive' needs at least {2 * self.least + 2}: twice "
+                "its setting least, and special tokens"
             )
         return SegmentExamples(self, corpus, room, special, seed, vocabulary.size)
 
@@ -94,8 +86,7 @@ class SegmentExamples(Examples):
         vocab_size: int | None = None,
     ) -> None:
         self.settings, self.corpus, self.room, self.seed, self.vocab_size = settings, corpus, room, seed, vocab_size
-        self.before, self.after = special[:1], special[1:2]
-        self.padding = special[2] if special else 0  # in a decoder no token sees the padding behind it
+        self.cls, self.sep, self.padding = special
         chunks = []
         for document, tokens in enumerate(np.asarray(corpus.lengths).tolist()):
             if tokens >= 2 * settings.least:
@@ -120,8 +111,8 @@ class SegmentExamples(Examples):
         first, last = (cut, min(last, cut + self.room)) if side else (max(first, cut - self.room), cut)
         tokens = self.corpus.document(document)[first:last].astype(np.int64)
         check_ids(tokens, self.vocab_size, self.corpus.path)
-        ids = np.concatenate([self.before, tokens, self.after]).astype(np.int64)
-        context = self.room + len(self.before) + len(self.after)
+        ids = np.concatenate([[self.cls], tokens, [self.sep]])
+        context = self.room + 2
         inputs = np.full(context, self.padding, dtype=np.int64)
         inputs[: len(ids)] = ids
         return {

@@ -23,7 +23,7 @@ from contextwise.models.loading import Device, generates, kind_of, load_config, 
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.models.tokenizers import Frame
-from contextwise.objectives.kind import TRAINED_POOLING, Kind
+from contextwise.objectives.kind import Kind
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
@@ -96,7 +96,7 @@ class Embedder:
 
     Args:
         model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
-        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's training, else that of its kind.
+        pooling: ``cls``, ``mean`` or ``last``; by default that of the model's kind.
         batch_size: texts per forward pass, padded to the longest; the vectors depend on it in their last bits only. None: a
             vector depends on its text alone, to the last bit, because texts of each length have batches of one shape.
         max_tokens: length to which longer texts are cut (``was_cut``), special tokens included; by default the model's limit.
@@ -113,8 +113,7 @@ class Embedder:
     ) -> None:
         kind = text_kind(model.config)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
-        trained = getattr(model.config, TRAINED_POOLING, None)
-        self.pooling: Pooling = pooling or trained or DEFAULT_POOLING[kind]
+        self.pooling: Pooling = pooling or DEFAULT_POOLING[kind]
         self.frame = Frame.of(tokenizer, kind)
         if self.pooling not in get_args(Pooling):
             raise ConfigError(f"the pooling is {self.pooling!r}; choose cls, mean or last")

@@ -82,10 +82,6 @@ class MultiTokenSettings(ModelSection):
     head: Literal["layer", "linear"] = "layer"
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
-        single = next((each for each in recipe.objectives if each.whole_steps), None)
-        if single is not None:
-            why = f"has heads that the objective {single.name!r} does not train"
-            yield Problem(why, "model.multi_token", fix="remove it")
         window = min([recipe.data.context, *(getattr(recipe.data, "context_stages", None) or {})])
         if self.future_tokens > window:
             why = f"but windows have {window} tokens, in which further heads have no target"

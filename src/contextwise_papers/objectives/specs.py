@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from contextwise.base.errors import ConfigError
-from contextwise.models.loading import kind_of
-from contextwise.models.losses import IGNORED, autocast_dtype, final_hidden_states
+from contextwise.models.losses import IGNORED, autocast_dtype
 from contextwise.models.masks import as_attention_mask, readable_without_sync, same_document, takes_masks
 from contextwise.models.spec import (
     Batch,
@@ -151,13 +150,9 @@ def contrastive_losses(states_BTD: Tensor, mask_BT: Tensor, document_B: Tensor, 
 
 
 def pair_losses(model: Any, batch: Batch) -> Losses:
-    """:func:`contrastive_losses` of a batch of segments, by an encoder or a decoder."""
+    """:func:`contrastive_losses` of a batch of segments."""
     ids, real = batch["input_ids"], batch["attention_mask"]
-    if kind_of(model.config) == "encoder":
-        mask = padding_mask(real, ids.shape[1], model)
-        states = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-    else:  # causal: padding on the right changes nothing before it
-        states = final_hidden_states(model, input_ids=ids)
+    states = model.base_model(input_ids=ids, attention_mask=padding_mask(real, ids.shape[1], model)).last_hidden_state
     return contrastive_losses(states, real, batch["document"], batch["temperature"])
 
 

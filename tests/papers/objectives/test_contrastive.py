@@ -10,7 +10,6 @@ from transformers import AutoModel
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.loading import load_tokenizer
 from contextwise.objectives import Cut, build_objective
-from contextwise.objectives.kind import TRAINED_POOLING
 from contextwise.training import load_recipe, train
 from contextwise.training.export import model_card, validation_loss
 from contextwise.training.inputs import TrainingInputs
@@ -33,7 +32,7 @@ def test_a_worked_example(letters):
     """Room for 6 tokens: 20 are two chunks of 10, 3 are too few for two segments of 2, and 10 are one chunk."""
     stream = made(letters)
     assert stream.examples.chunks.tolist() == [[0, 0, 10], [0, 10, 20], [2, 0, 10]]
-    cls, sep = stream.examples.before[0], stream.examples.after[0]
+    cls, sep = stream.examples.cls, stream.examples.sep
     for epoch in range(20):
         for pair, (document, first, _) in enumerate(stream.examples.chunks.tolist()):
             a, b = (stream.examples.arrays(epoch, 2 * pair + side) for side in (0, 1))
@@ -54,11 +53,6 @@ def test_both_segments_of_a_pair_follow_each_other_once_an_epoch(letters):
     rows = [int(stream[i]["window"]) for i in range(12)]
     assert all(a % 2 == 0 and b == a + 1 for a, b in zip(rows[::2], rows[1::2], strict=True))
     assert sorted(rows[:6]) == sorted(rows[6:]) == list(range(6))
-
-
-def test_a_decoder_reads_no_special_tokens(letters):
-    example = made(letters, model="decoder", context=6).examples.arrays(0, 0)
-    assert len(example["input_ids"]) == 6 and example["input_ids"][0] in DOCUMENTS[0]
 
 
 def test_one_document_is_refused(letters):
@@ -110,11 +104,10 @@ def test_the_gradient():
     torch.testing.assert_close(torch.autograd.grad(result, states)[0], expected, atol=1e-6, rtol=1e-5)
 
 
-def run_values(corpus_folder, out, model="encoder", **training):
+def run_values(corpus_folder, out, **training):
     values = recipe_values(corpus_folder, out, save_every=1000, **training)
-    values["objective"] = {"name": "contrastive", "model": model, "least": 4}
-    family = "bert" if model == "encoder" else "gpt2"
-    values["model"] = {"family": family, "layers": 1, "width": 16, "heads": 2}
+    values["objective"] = {"name": "contrastive", "least": 4}
+    values["model"] = {"family": "bert", "layers": 1, "width": 16, "heads": 2}
     return values
 
 
@@ -126,9 +119,8 @@ def test_validation_is_of_whole_steps(corpus_folder, tmp_path, tokens, pairs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", ["encoder", "decoder"])
-def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
-    run = train(load_recipe(run_values(corpus_folder, tmp_path / "run", model, steps=60, tokens_per_step=512)))
+def test_a_run_lowers_the_loss(corpus_folder, tmp_path):
+    run = train(load_recipe(run_values(corpus_folder, tmp_path / "run", steps=60, tokens_per_step=512)))
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
     first, *_, last = (row["loss"] for row in rows if row["kind"] == "train")
     assert last < first - 0.05
@@ -139,9 +131,6 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
     assert AutoModel.from_pretrained(run.model).config.hidden_size == 16
     trained = load_text_model(run.path)
     assert Embedder(trained, load_tokenizer(run.path)).pooling == "mean"  # as in training
-    later = recipe_values(corpus_folder, tmp_path / "later")  # not contrastive
-    later["model"], later["objective"] = {"pretrained": str(run.path)}, "causal" if model == "decoder" else "masked"
-    assert not hasattr(TrainingInputs.open(load_recipe(later)).config, TRAINED_POOLING)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +139,12 @@ def test_a_run_lowers_the_loss(corpus_folder, tmp_path, model):
         ({"training.micro_batch_tokens": 64}, "which cannot be divided into micro-batches; train in one process"),
         ({"training.tokens_per_step": 96}, "needs two pairs or more in each step; make it a multiple of 64"),
         ({"objective": MIXED}, "which cannot hold another objective or corpus"),
-        ({"model.multi_token.future_tokens": 2}, "heads that the objective 'contrastive' does not"),
         ({"training.evaluation_tokens": 96}, "evaluation_tokens is 96, which is less than two pairs .*at least 128"),
         ({"objective.temperature": 1e-30}, "temperature is 1e-30, but must be at least 0.001"),
     ],
 )
 def test_what_would_change_the_negatives_or_not_be_measured_is_refused(corpus_folder, tmp_path, change, message):
-    kind = "decoder" if "model.multi_token.future_tokens" in change else "encoder"
-    values = run_values(corpus_folder, tmp_path / "run", kind)
+    values = run_values(corpus_folder, tmp_path / "run")
     with pytest.raises(ConfigError, match=message):
         train(load_recipe(values, change))
     assert load_recipe(values, {"training.evaluation_tokens": 0}).training.evaluation_tokens == 0  # no validation
@@ -174,7 +161,7 @@ def test_cosines_are_exact_in_low_precision():
 
 
 def test_an_id_beyond_the_vocabulary_is_one_sentence(letters):
-    examples = made(letters, model="decoder", context=6).examples
+    examples = made(letters).examples
     examples.vocab_size = 20
     with pytest.raises(DataError, match="holds the token id 2., but the model's vocabulary has 20 tokens"):
         for index in range(examples.count(0)):

@@ -19,7 +19,6 @@ from contextwise.training.model import TrainedModel
 
 FAMILIES = ("gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm")
 LOSSES = CASES | {family: (family, "causal") for family in FAMILIES} | {"contrastive": ("bert", "contrastive")}
-LOSSES["contrastive decoder"] = ("llama", {"name": "contrastive", "model": "decoder"})
 RESUMED = {"bert": "contrastive"} | dict.fromkeys(("lstm", "gpt2_rotary", "gpt_neox", "qwen3"), "causal")
 """Families and objectives whose runs no other test resumes; `test_objective_runs.py` has the others."""
 SLOW = ("gpt_neox", "qwen3")
