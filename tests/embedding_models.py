@@ -7,6 +7,8 @@ import torch
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BloomConfig,
+    BloomForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -14,8 +16,6 @@ from transformers import (
     PreTrainedTokenizerBase,
     RobertaConfig,
     RobertaModel,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 from contextwise.data.tokenizers import byte_tokenizer
@@ -80,20 +80,10 @@ def roberta() -> Any:
     return RobertaModel(config).eval()
 
 
-def t5() -> Any:
+def bloom() -> Any:
+    """Its positions have no end."""
     torch.manual_seed(0)
-    config = T5Config(
-        vocab_size=VOCABULARY,
-        d_model=16,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=2,
-        num_decoder_layers=1,
-        initializer_factor=2.0,
-    )
-    config.pad_token_id = config.decoder_start_token_id = config.eos_token_id = END
-    return T5ForConditionalGeneration(config).eval()
+    return BloomForCausalLM(BloomConfig(vocab_size=VOCABULARY, hidden_size=16, n_layer=1, n_head=2)).eval()
 
 
 def context_lm() -> Any:
@@ -112,7 +102,6 @@ MODELS = {
     "longrope": longrope,
     "bert": bert,
     "roberta": roberta,
-    "t5": t5,
     "contextlm": context_lm,
     "multitoken": multi_token,
 }

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -144,19 +143,14 @@ def load_as(
 
 
 def load_without_heads(
-    loader: Any,
-    what: str,
-    path_or_name: str | Path,
-    dtype: torch.dtype | None = None,
-    device: Device = None,
-    unused: Collection[str] = ("pooler",),
+    loader: Any, what: str, path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> tuple[Any, list[str]]:
     """Load a model whose folder may have other heads, and the names of weights that it lacks, which have random values.
 
-    The weights of parts ``unused`` of the backbone may be missing too.
+    The weights of its pooler may be missing too.
     """
     model, missing, unexpected = _loaded(loader, what, path_or_name, dtype, device)
-    parts = {name for name, _ in model.base_model.named_children()} - set(unused)
+    parts = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 
     def of_backbone(names: list[str]) -> list[str]:
         return [name for name in names if name.removeprefix(f"{model.base_model_prefix}.").split(".")[0] in parts]

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModel, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import atomic_file, exclusive
+from contextwise.evaluation.kernel.subject import positions
 from contextwise.models.loading import Device, generates, kind_of, load_config, load_model, load_without_heads
 from contextwise.models.losses import final_hidden_states
 from contextwise.models.rope import same_frequencies_up_to
@@ -29,29 +30,22 @@ _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 
 
 def text_kind(config: PreTrainedConfig) -> Kind:
-    """The kind of a text model; CheckpointError for another model.
-
-    The encoder of an encoder-decoder, saved alone, counts as an encoder-decoder.
-    """
+    """The kind of a text model, an encoder or a decoder; CheckpointError for another model."""
     kind = kind_of(config)
     if kind == "encoder" or (kind == "decoder" and generates(config)):
         return kind
-    if type(config) in AutoModelForSeq2SeqLM._model_mapping:
-        return "encoder-decoder"
     raise CheckpointError(
-        f"a model of type {config.model_type!r} is not supported; use an encoder, decoder or encoder-decoder of text"
+        f"a model of type {config.model_type!r} is not supported; use an encoder or a decoder of text"
     )
 
 
 def load_text_model(
     path_or_name: str | Path, dtype: torch.dtype | None = None, device: Device = None
 ) -> PreTrainedModel:
-    """Load a decoder, encoder or encoder-decoder to compute hidden states; arguments and errors as for :func:`load_model`."""
+    """Load a decoder or an encoder to compute hidden states; arguments and errors as for :func:`load_model`."""
     if text_kind(load_config(path_or_name)) == "decoder":
         return load_model(path_or_name, dtype=dtype, device=device)
-    # The pooler and the decoder are not used: folders without them are complete.
-    unused = ("pooler", "decoder")
-    model, missing = load_without_heads(AutoModel, "model", path_or_name, dtype, device, unused)
+    model, missing = load_without_heads(AutoModel, "model", path_or_name, dtype, device)
     if any(name.split(".")[0] == "pooler" for name in missing):
         model.pooler = None
     return model
@@ -59,30 +53,26 @@ def load_text_model(
 
 def position_limit(model: Any) -> int | None:
     """The number of positions of a model; None if unlimited."""
-    configs = (model.config, model.config.get_text_config())
-    limits = (getattr(config, "max_position_embeddings", None) for config in configs)
-    limit = next((limit for limit in limits if limit is not None), None)
     for name, module in model.named_modules():
         # RoBERTa and similar models count positions from the one after padding's.
         if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
             return module.num_embeddings - module.padding_idx - 1
-    return limit
+    return positions(model.config)
 
 
 def last_states(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """The hidden states (B, T, D) that a model's head reads, of right-padded tokens (B, T); meaningless at padding."""
-    kind, inputs = text_kind(model.config), {"input_ids": input_ids}
+    inputs = {"input_ids": input_ids}
     if not hasattr(model, "blocks"):  # in ours, which are causal, right padding does not affect the tokens before it
         inputs["attention_mask"] = attention_mask
-    if kind == "decoder":
+    if text_kind(model.config) == "decoder":
         return final_hidden_states(model, **inputs)
-    encoder = model.get_encoder() if kind == "encoder-decoder" else model
-    return encoder.base_model(**inputs).last_hidden_state
+    return model.base_model(**inputs).last_hidden_state
 
 
 Pooling = Literal["cls", "mean", "last"]
-DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "encoder-decoder": "mean", "decoder": "last"}
-"""The mean for encoders, also that of an encoder-decoder: it needs no sentence-pair objective, which most encoders after
+DEFAULT_POOLING: dict[Kind, Pooling] = {"encoder": "mean", "decoder": "last"}
+"""The mean for encoders: it needs no sentence-pair objective, which most encoders after
 BERT dropped (Section 6.2.2). The last token for decoders: the early tokens of a causal model do not depend on the rest of
 the text."""
 
@@ -95,7 +85,7 @@ class Embedder:
     """Embeds texts as vectors.
 
     Args:
-        model: an encoder, a decoder or an encoder-decoder (its encoder is used), in evaluation mode.
+        model: an encoder or a decoder, in evaluation mode.
         pooling: ``cls``, ``mean`` or ``last``; by default that of the model's kind.
         batch_size: texts per forward pass, padded to the longest; the vectors depend on it in their last bits only. None: a
             vector depends on its text alone, to the last bit, because texts of each length have batches of one shape.
