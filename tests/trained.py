@@ -1,5 +1,6 @@
 """Runs that tests train, stop and compare."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def farthest(a: Any, b: Any) -> float:
     a, b = weights(a), weights(b)
     assert a.keys() == b.keys()
     return max((a[name] - b[name]).abs().max().item() for name in a)
+
+
+def cut_back(run: Any, last: int, copy: Path | None = None) -> Path:
+    """Leave a finished run, or a copy of it, as if it had been killed before its last checkpoint, that of step ``last``."""
+    folder = Path(getattr(run, "path", run))
+    folder = folder if copy is None else Path(shutil.copytree(folder, copy))
+    for gone in ("model", f"checkpoints/step-{last}"):
+        shutil.rmtree(folder / gone)
+    (folder / "summary.json").unlink()
+    return folder
 
 
 def timeless(run: Any) -> list[dict[str, Any]]:

@@ -1,11 +1,9 @@
 """Training in bf16, which `precision: auto` takes on most machines: the library's own loss and gradients, and exact resume."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from test_objective_runs import CASES, values
 from torch import nn
 
@@ -16,6 +14,7 @@ from contextwise.training import Recipe, train
 from contextwise.training.batches import NOT_FOR_MODELS, collate
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel
+from trained import cut_back, same
 
 FAMILIES = ("gpt2", "gpt2_rotary", "gpt_neox", "llama", "qwen3", "lstm")
 LOSSES = CASES | {family: (family, "causal") for family in FAMILIES} | {"contrastive": ("bert", "contrastive")}
@@ -95,13 +94,9 @@ def test_every_family_resumes_bit_for_bit(family, sentences_folder, tmp_path, mo
         settings = {"steps": 4, "save_every": 2, "log_every": 1, "keep_checkpoints": 2}
         return validate(Recipe, values(sentences_folder, tmp_path / name, family, **settings), "the recipe")
 
-    whole, again = train(recipe("whole")), tmp_path / "again"
-    shutil.copytree(whole.path, again)
-    for gone in ("model", "checkpoints/step-4"):
-        shutil.rmtree(again / gone)
-    (again / "summary.json").unlink()
+    whole = train(recipe("whole"))
+    again = cut_back(whole, 4, tmp_path / "again")
     train(recipe("again"))
-    first, second = (load_file(path / "model" / "model.safetensors") for path in (whole.path, again))
-    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert same(whole, again)
     rows = [[json.loads(line) for line in (path / "metrics.jsonl").open()] for path in (whole.path, again)]
     assert [row["loss"] for row in rows[0]] == [row["loss"] for row in rows[1]]

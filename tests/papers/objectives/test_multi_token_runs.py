@@ -2,18 +2,17 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.utils.data import default_collate
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
-from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
 from contextwise.models import build_model, load_model, parameter_count
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives import MultiTokenForCausalLM
 from small import EXACT, recipe_values
+from trained import cut_back, same
 
 
 def values(corpus, output, head="layer", **training):
@@ -51,20 +50,12 @@ def test_each_head_is_logged_and_their_sum_is_minimised(head, corpus_folder, tmp
 @pytest.mark.long
 def test_a_stopped_run_resumes_with_the_same_sums(corpus_folder, tmp_path):
     whole = train(Recipe.model_validate(values(corpus_folder, tmp_path / "whole", log_every=3, save_every=2)))
-    again = Recipe.model_validate(values(corpus_folder, tmp_path / "again", log_every=3, save_every=2))
-    run = train(again)
-    for file in (run.summary_file, run.model / "model.safetensors", run.model / "config.json"):
-        file.unlink()
-    for rest in (*run.model.iterdir(), *(run.checkpoints / "step-4").iterdir()):
-        rest.unlink()
-    run.model.rmdir()
-    (run.checkpoints / "step-4").rmdir()
-    train(again)
+    again = cut_back(whole, 4, tmp_path / "again")
+    run = train(Recipe.model_validate(values(corpus_folder, again, log_every=3, save_every=2)))
     keys = ("step", "loss", "objective", "parts")
     rows = [[{k: row[k] for k in keys} for row in one.metrics("train")] for one in (whole, run)]
     assert rows[0] == rows[1]
-    one, other = (load_file(RunFolder(tmp_path / n).model / "model.safetensors") for n in ("whole", "again"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(whole, run)
 
 
 def test_equal_parameters_for_a_trunk_that_is_shorter_by_the_heads(corpus_folder, tmp_path):

@@ -1,7 +1,6 @@
 """A run under each objective: it learns, resumes, and counts its input and target tokens."""
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
 from processes import finish_training
 from small import EXACT, recipe_values
-from trained import farthest
+from trained import cut_back, farthest
 
 MIXTURE = {
     "name": "mixture",
@@ -84,11 +83,7 @@ def test_it_learns_counts_and_resumes(case, sentences_folder, tmp_path):
     first = pretraining_losses(build_model(task.config), without_names(default_collate(examples[:4])))
     assert rows[0]["loss"] == pytest.approx((first.sums[0] / first.counts[0]).item(), rel=1e-3)
 
-    again = tmp_path / "again"
-    shutil.copytree(whole.path, again)
-    for gone in ("model", "checkpoints/step-8"):
-        shutil.rmtree(again / gone)
-    (again / "summary.json").unlink()
+    again = cut_back(whole, 8, tmp_path / "again")
     train(recipe(sentences_folder, again, case))
     assert farthest(whole.path, again) == 0
 
