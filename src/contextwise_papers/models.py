@@ -1,7 +1,6 @@
 """The models that items measure: a given one, or ones that are trained first on the item's corpus."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,10 +30,8 @@ from contextwise_papers.tables import seeds_behind, table_of
 PREDICTOR = "model.context_predictor."
 INJECTION = f"{PREDICTOR}injection"
 GATE = ", gate"
-_PAIR = ("better", "than")
-COMPARED = dict.fromkeys(("claims", "marginal", "accuracy_claims", "throughput_claims"), _PAIR)
-COMPARED |= {"pairs": ("model", "baseline")}
-"""Settings that are lists of comparisons, and what names the models in each."""
+COMPARED = ("claims", "marginal", "growing", "accuracy_claims", "throughput_claims", "pairs")
+"""Settings that are lists of comparisons of models."""
 
 
 class GivenModel(CorpusMeasure):
@@ -223,31 +220,21 @@ def in_both_forms(settings: dict[str, Any]) -> dict[str, Any]:
         gated[name] = f"{name}{GATE}"
         models |= {name: [*own, f"{INJECTION}=paper"], gated[name]: [*own, f"{INJECTION}=gate"]}
     expanded = {**settings, "models": models}
-    for key, names in COMPARED.items():
+    for key in COMPARED:
         if isinstance(settings.get(key), list):
-            expanded[key] = [form for each in settings[key] for form in _of_both_forms(each, names, gated)]
-    if isinstance(settings.get("growing"), list):
-        expanded["growing"] = [*settings["growing"], *_growing_with_gate(settings["growing"], gated)]
+            both = [(each, _with_gate(each, gated)) for each in settings[key]]
+            expanded[key] = [form for each, other in both for form in ([each] if other == each else [each, other])]
     return expanded
 
 
-def _of_both_forms(each: Any, names: tuple[str, ...], gated: dict[str, str]) -> Iterator[Any]:
-    """A comparison, and the same one of the models with the gate; what is no comparison is left for the check to refuse."""
-    yield each
-    given = {name: str(each.get(name)) for name in names} if isinstance(each, dict) else {}
-    if changed := {name: gated[value] for name, value in given.items() if value in gated}:
-        yield {**each, **_with_gate(each), **changed}
-
-
-def _growing_with_gate(growing: list[Any], gated: dict[str, str]) -> Iterator[Any]:
-    for each in growing:
-        # Without a pair of models in both forms, or no pairs at all, nothing is added.
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            yield {**_with_gate(each), "pairs": [(gated[better], than) for better, than in each["pairs"]]}
-
-
-def _with_gate(each: dict[str, Any]) -> dict[str, str]:
-    return {"text": f"{each['text']} (gate)"} if "text" in each else {}
+def _with_gate(each: Any, gated: dict[str, str]) -> Any:
+    """A comparison, or a part of it, with the names of the models with the gate; the same where none has both forms."""
+    if isinstance(each, list | tuple):
+        return [_with_gate(part, gated) for part in each]
+    if not isinstance(each, dict):
+        return gated.get(each, each) if isinstance(each, str) else each
+    renamed = {key: value if key == "text" else _with_gate(value, gated) for key, value in each.items()}
+    return renamed if renamed == each or "text" not in each else renamed | {"text": f"{each['text']} (gate)"}
 
 
 def paths_of(runs: dict[str, list[RunFolder]]) -> list[Path]:

@@ -57,14 +57,14 @@ def test_a_contextlm_is_trained_in_both_forms_and_claims_are_decided_for_both():
         {"text": "it is the same", "better": "context", "than": "added"},
     ]
     marginal = [{"text": "it adds little", "better": "context", "than": "plain", "most": 0.02}]
-    pairs = [("context", "plain"), ("context", "added")]
-    growing = [{"text": "it grows", "pairs": pairs}, {"text": "so does this", "pairs": [("added", "plain"), *pairs]}]
+    pairs = [["context", "plain"], ["context", "added"]]
+    growing = [{"text": "it grows", "pairs": pairs}, {"text": "so does this", "pairs": [["added", "plain"]] * 2}]
     measure = validate(
         TrainedModels, settings(models=models, claims=claims, growing=growing, marginal=marginal), "the settings"
     )
     assert [(each.better, each.than) for each in measure.marginal] == [("context", "plain"), ("context, gate", "plain")]
-    assert [each.text for each in measure.growing] == ["it grows", "so does this", "it grows (gate)"]
-    assert measure.growing[-1].pairs == [("context, gate", "plain"), ("context, gate", "added")]
+    assert [each.text for each in measure.growing] == ["it grows", "it grows (gate)", "so does this"]
+    assert measure.growing[1].pairs == [("context, gate", "plain"), ("context, gate", "added")]
     assert list(measure.models) == ["plain", "context", "context, gate", "added"]
     forms = {name: own[-1].rpartition("=")[2] for name, own in measure.models.items() if own}
     assert forms == {"context": "paper", "context, gate": "gate", "added": "paper"}

@@ -7,7 +7,7 @@ not depend on its weights, so a round's is the mean over the seeds.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ COMPONENTS = {"token decoder": PLAIN, "context predictor": ("O((T/w)²d)", "O((T
 WITH_PREDICTOR = ("≈ O((1 + 1/w²) T²d)", "≈ O((1 + 1/w) Td)")
 """Complexity of attention in training and for a generated token, as Table 10 prints it: T tokens, d channels, w to a chunk."""
 
+TIME, THROUGHPUT = "time for a generated token, {:+.3f} ms", "training throughput, {:+,.0f} tok/s"
 PROMPT_TOKENS, WARM_UP_TOKENS = 32, 8
 Rounds = dict[str, np.ndarray]
 """Model -> (R,) its time, or its tokens a second, in each round."""
@@ -68,8 +69,8 @@ class Costs(TrainedModels, name="training_and_generation_cost"):
         columns = ["model", ("FLOPs/token", ".3g"), ("in training", ".3f"), ("for a token", ".3f")]
         table = table_of("Cost by count: attention is a multiple of the plain model's layers'", columns, shares)
         tables = [self.measured_table(recipes, rates, times), self.ratio_table(recipes, rates, times), table]
-        claims = [decided_by_time(claim, times) for claim in self.claims]
-        claims += [decided_by_throughput(claim, rates) for claim in self.throughput_claims]
+        claims = [decided(claim, times, below, TIME) for claim in self.claims]
+        claims += [decided(claim, rates, above, THROUGHPUT) for claim in self.throughput_claims]
         figures = {"tokens_per_second": rates, "ms_per_token": times, "flops_per_token": planned}
         return Outcome(tables, claims, figures, paths_of(runs))
 
@@ -144,23 +145,12 @@ def log_ratio(a_R: np.ndarray, b_R: np.ndarray) -> Estimate:
     return mean_estimate(np.log(np.asarray(a_R) / np.asarray(b_R)))
 
 
-def decided_by_time(claim: Better, times: Rounds) -> Claim:
-    """A claim that one model takes less time for a generated token than another."""
-    ratio = log_ratio(times[claim.better], times[claim.than])
-    difference = mean_estimate(times[claim.better] - times[claim.than])
-    return _decided(claim, below(ratio), ratio, f"time for a generated token, {difference:+.3f} ms")
-
-
-def decided_by_throughput(claim: Better, rates: Rounds) -> Claim:
-    """A claim that one model trains more tokens a second than another."""
-    ratio = log_ratio(rates[claim.better], rates[claim.than])
-    difference = mean_estimate(rates[claim.better] - rates[claim.than])
-    return _decided(claim, above(ratio), ratio, f"training throughput, {difference:+,.0f} tok/s")
-
-
-def _decided(claim: Better, verdict: Verdict, ratio: Estimate, what: str) -> Claim:
-    rounds = "1 round" if ratio.n is None else f"{ratio.n} rounds"
-    return claim.decided(verdict, f": {ratio.map(math.expm1):change} {what}, over {rounds}")
+def decided(claim: Better, rounds: Rounds, side: Callable[[Estimate], Verdict], what: str) -> Claim:
+    """A claim that one model is below or above another in every round; ``what`` is measured, with the form of a difference."""
+    better, than = rounds[claim.better], rounds[claim.than]
+    ratio, difference = log_ratio(better, than), mean_estimate(better - than)
+    times = "1 round" if ratio.n is None else f"{ratio.n} rounds"
+    return claim.decided(side(ratio), f": {ratio.map(math.expm1):change} {what.format(difference)}, over {times}")
 
 
 def attention_cost(recipe: Recipe) -> tuple[float, float]:

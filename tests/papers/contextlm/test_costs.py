@@ -10,16 +10,17 @@ from contextwise.base.intervals import mean_estimate
 from contextwise.data import prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.training.recipe import Recipe
-from contextwise_papers.claims import Better
+from contextwise_papers.claims import Better, above, below
 from contextwise_papers.contextlm import table_10_cost
 from contextwise_papers.contextlm.table_10_cost import (
     COMPONENTS,
     PLAIN,
+    THROUGHPUT,
+    TIME,
     WITH_PREDICTOR,
     Costs,
     attention_cost,
-    decided_by_throughput,
-    decided_by_time,
+    decided,
     generation_rounds,
     log_ratio,
 )
@@ -105,17 +106,17 @@ def test_models_are_compared_within_each_round():
         (logarithms.mean(), logarithms.mean() - half, logarithms.mean() + half)
     )
     better = Better(text="less", better="ours", than="theirs")
-    claim = decided_by_time(better, times)
+    claim = decided(better, times, below, TIME)
     assert (
         claim.holds is True
         and "ours minus theirs: −50.0% [−50.8%, −49.2%] time for a generated token" in claim.evidence
     )
-    assert decided_by_throughput(better, times).holds is False  # as tokens a second they would be half of theirs
-    assert decided_by_throughput(better, {name: 1 / values for name, values in times.items()}).holds is True
+    assert decided(better, times, above, THROUGHPUT).holds is False  # as tokens a second they would be half of theirs
+    assert decided(better, {name: 1 / values for name, values in times.items()}, above, THROUGHPUT).holds is True
     one = {name: values[:1] for name, values in times.items()}
     assert (
-        decided_by_time(better, one).holds is None
-        and "1 round; there is no interval" in decided_by_time(better, one).evidence
+        decided(better, one, below, TIME).holds is None
+        and "1 round; there is no interval" in decided(better, one, below, TIME).evidence
     )
 
 
