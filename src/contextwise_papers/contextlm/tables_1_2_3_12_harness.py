@@ -7,7 +7,7 @@ undecided where neither model is significantly above chance: their difference is
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,41 +102,38 @@ def _perplexity_table(perplexities: dict[str, dict[str, float]]) -> Table:
 
 @dataclass(frozen=True)
 class Average:
-    """A model's mean accuracy over tasks, (S,), and its standard error over questions, if the harness gives one.
+    """A model's mean accuracy over tasks, (S,), and its standard error over questions, if there are several.
 
-    ``right``: (S, Q) of each task, 1 where a question was answered right, else 0; empty if that is not known.
+    ``right``: (S, Q) of each task, 1 where a question was answered right, else 0.
     """
 
     per_seed: np.ndarray
     error: float | None
-    right: list[np.ndarray] = field(default_factory=list)
+    right: list[np.ndarray]
 
     @property
     def value(self) -> float:
         return float(self.per_seed.mean())
 
+    @property
+    def questions(self) -> int:
+        """The fewest of a task."""
+        return min(right.shape[1] for right in self.right)
+
     def minus(self, other: "Average") -> Estimate:
-        """The difference, paired by seed and by question, with its interval; by seed alone if the questions are not known."""
+        """The difference, paired by seed and by question, with its interval."""
         differences_S = self.per_seed - other.per_seed
         value = float(differences_S.mean())
         if self.error is None or other.error is None:
             return Estimate(value)
-        error, questions = math.hypot(self.error, other.error), None
-        if self.right and other.right:
-            questions = self.questions
-            of_tasks = [(ours - theirs).mean(axis=0) for ours, theirs in zip(self.right, other.right, strict=True)]
-            error = math.sqrt(sum(of_task_Q.var(ddof=1) / len(of_task_Q) for of_task_Q in of_tasks)) / len(of_tasks)
-        over_questions = plus_minus(value, NORMAL * error, documents=questions, freedom=math.inf)
+        of_tasks = [(ours - theirs).mean(axis=0) for ours, theirs in zip(self.right, other.right, strict=True)]
+        error = math.sqrt(sum(of_task_Q.var(ddof=1) / len(of_task_Q) for of_task_Q in of_tasks)) / len(of_tasks)
+        over_questions = plus_minus(value, NORMAL * error, documents=self.questions, freedom=math.inf)
         return with_seeds(over_questions, differences_S)
-
-    @property
-    def questions(self) -> int | None:
-        """The fewest of a task; None if they are not known."""
-        return min((right.shape[1] for right in self.right), default=None)
 
     def surely_above(self, level: float) -> bool:
         """Whether the mean is above a level by more than the half-width of its interval over questions, six or more."""
-        enough = self.questions is None or self.questions >= FEWEST_DOCUMENTS
+        enough = self.questions >= FEWEST_DOCUMENTS
         return enough and self.error is not None and self.value - NORMAL * self.error > level
 
     def percent(self) -> str:
@@ -197,8 +194,7 @@ class TaskAccuracy(OnHarness, name="task_accuracy"):
             chance = float(np.mean([CHANCE[task] for task in tasks]))
             if not (better.surely_above(chance) or than.surely_above(chance)):
                 verdict = undecided(f"neither model is surely above chance, {chance:.1%}")
-        remark = "paired by question" if better.right and than.right else "not paired by question"
-        evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; {remark}"
+        evidence = f", mean accuracy over {len(tasks)} tasks: {percentage_points(difference)}; paired by question"
         return claim.decided(verdict, evidence, f", {shots} shots").over_seeds(len(self.seeds))
 
 
@@ -238,10 +234,8 @@ def accuracy(seeds: Sequence[dict[str, Any]], shots: int, tasks: Sequence[str]) 
     measures = [[row["measures"]["acc"] for row in seed] for seed in rows]
     values_ST = np.array([[measure["value"] for measure in seed] for seed in measures])
     errors = [[measure["stderr"] for measure in seed] for seed in measures]
+    right = [np.array([list(seed[i]["right"]) for seed in rows], dtype=float) for i in range(len(tasks))]
     if any(error is None for seed in errors for error in seed):
-        return Average(values_ST.mean(axis=1), None)
+        return Average(values_ST.mean(axis=1), None, right)
     per_seed = np.sqrt(np.square(np.array(errors)).sum(axis=1)) / len(tasks)
-    answers = [[seed[i].get("right", "") for seed in rows] for i in range(len(tasks))]
-    right = [np.array([list(of_seed) for of_seed in of_task], dtype=float) for of_task in answers]
-    known = all(of_task_SQ.ndim == 2 and of_task_SQ.shape[1] > 1 for of_task_SQ in right)
-    return Average(values_ST.mean(axis=1), float(per_seed.mean()), right if known else [])
+    return Average(values_ST.mean(axis=1), float(per_seed.mean()), right)

@@ -60,7 +60,14 @@ def arc_line(number):
 
 def summary(*rows):
     result = [
-        {"task": task, "shots": 0, "documents": 4, "cut": 0, "measures": {"acc": {"value": value, "stderr": error}}}
+        {
+            "task": task,
+            "shots": 0,
+            "documents": 4,
+            "cut": 0,
+            "measures": {"acc": {"value": value, "stderr": error}},
+            "right": "1" * round(10 * value) + "0" * round(10 - 10 * value),
+        }
         for task, value, error in rows
     ]
     return {"rows": result, "averages": [{"shots": 0, "tasks": [row[0] for row in rows]}]}
@@ -70,10 +77,8 @@ def test_the_error_of_an_average_adds_up_those_of_its_tasks():
     average = accuracy([summary(("arc_easy", 0.5, 0.03), ("sciq", 0.7, 0.04))], 0, ["arc_easy", "sciq"])
     assert average.value == pytest.approx(0.6)
     assert average.error == pytest.approx(0.05 / 2)
-    other = Average(np.array([0.5]), 0.0)
-    difference = average.minus(other)
-    assert difference.value == pytest.approx(0.1)
-    assert difference.low == pytest.approx(0.1 - NORMAL * 0.025)
+    alone = accuracy([summary(("arc_easy", 0.5, None), ("sciq", 0.7, 0.04))], 0, ["arc_easy", "sciq"])
+    assert alone.error is None and not average.minus(alone).has_interval
 
 
 def test_five_questions_decide_nothing():
@@ -85,11 +90,16 @@ def test_five_questions_decide_nothing():
 
 
 def test_seeds_widen_an_interval():
-    same, apart = (Average(np.array(values), 0.02) for values in ([0.5, 0.5], [0.4, 0.6]))
-    base = Average(np.array([0.3, 0.3]), 0.02)
+    """Six of eight questions against two of them, by each of two seeds; or by one seed eight, and by the other four."""
+    same, apart, base = (
+        Average(np.mean(rows, axis=1), 0.1, [np.array(rows, dtype=float)])
+        for rows in ([[1] * 6 + [0] * 2] * 2, [[1] * 8, [1] * 4 + [0] * 4], [[1] * 2 + [0] * 6] * 2)
+    )
     narrow, wide = same.minus(base), apart.minus(base)
-    assert narrow.high - narrow.value == pytest.approx(NORMAL * 0.02 * math.sqrt(2))
-    questions, seeds = (2 * 0.02**2, math.inf), (0.1**2, 1)  # variances, and their degrees of freedom
+    assert narrow.value == wide.value == 0.5
+    assert narrow.high - narrow.value == pytest.approx(NORMAL * math.sqrt(2 / 7 / 8))  # half of the questions differ
+    questions = (np.var([0] * 2 + [1] * 2 + [0.5] * 4, ddof=1) / 8, math.inf)  # variances, and their degrees of freedom
+    seeds = (0.25**2, 1)
     half = student_t(joint_freedom([questions, seeds])) * math.sqrt(questions[0] + seeds[0])
     assert wide.high - wide.value == pytest.approx(half)
 
