@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError, ContextwiseError, DataError
+from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import ContextLMForCausalLM, load_model, load_tokenizer
 from contextwise.models.spec import pretraining_losses
@@ -225,13 +225,6 @@ def test_two_models_see_the_same_batches_and_learn(tmp_path):
     steps = [run.summary()["target_tokens"] for run in (plain_run, ours_run)]
     asked = sum((plain.stream[i]["labels"] != -100).sum().item() for i in range(24))
     assert steps == [asked, asked]
-
-
-def test_a_context_beyond_the_models_positions_is_refused(tmp_path):
-    corpus = prepared(tmp_path / "alpaca", RECORDS).path
-    small_model(positions=64).save_pretrained(tmp_path / "start")
-    with pytest.raises(ContextwiseError, match="has only 64 positions"):
-        TrainingInputs.open(sft(corpus, tmp_path / "start", tmp_path / "run"))
 
 
 def test_padding_of_an_instruction_is_not_read(tmp_path):

@@ -207,12 +207,6 @@ def test_a_pretrained_model_takes_an_objective_with_new_tokens(sentences_folder,
     assert run.metrics("train")[0]["loss"] < first.metrics("train")[0]["loss"] - 0.1
 
 
-def test_a_folder_with_a_run_of_another_objective_is_refused(sentences_folder, tmp_path):
-    train(recipe(sentences_folder, tmp_path / "run", "causal"))
-    with pytest.raises(ConfigError, match="contains another run .its recipe differs in model.family, objective.name"):
-        train(recipe(sentences_folder, tmp_path / "run", "prefix"))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -40,13 +40,6 @@ def test_what_does_not_belong_together_is_not_put_together():
             restore(np.array(inputs), np.array(targets, dtype=np.int64), SENTINELS)
 
 
-def test_numbers_of_the_exercise():
-    noise, spans = Denoiser("R", 0.15, 3).numbers(512)
-    assert (noise, spans) == (77, 26)
-    assert 512 - noise + spans == 461
-    assert noise + spans + 1 == 104
-
-
 def test_windows_fill_the_context_exactly(corpus, known):
     for context in (16, 100, 512):
         objective = build_objective("spans")
