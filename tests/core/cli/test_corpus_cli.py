@@ -52,7 +52,6 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
     ("arguments", "message"),
     [
         ("corpus --context 1", "--context is 1; give a training context in tokens"),
-        ("corpus --text-field body", "--text-field is 'body', but belongs to the sources in --overlap"),
         ("corpus --split tset", "has no split 'tset'; it has train, validation"),
         ("nowhere", "make one with `contextwise prepare SOURCE --tokenizer train:4096 --out nowhere`"),
     ],
