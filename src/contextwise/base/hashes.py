@@ -91,7 +91,7 @@ def listed_files(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any
 
 
 def difference(folder: Path, listed: Mapping[str, Mapping[str, Any]], contents: bool = True) -> str | None:
-    """The first file that is not as :func:`listed_files` has it, as a clause; None if all are. Without ``contents``: by size."""
+    """The first file that is not as :func:`listed_files` has it, as a clause, else None; without ``contents``: by size."""
     for name, entry in listed.items():
         file = folder / name
         if not file.is_file():
