@@ -25,7 +25,6 @@ from contextwise.base.files import (
     without_folders,
     write_json,
 )
-from contextwise.base.hashes import sha256_file
 from processes import Program
 
 
@@ -379,11 +378,6 @@ def test_shared_texts_name_no_folder_of_this_machine(tmp_path, monkeypatch):
     assert relative_to_here(text) == expected
     values = {"a": [str(tmp_path / "runs" / "a"), "runs/a"], "b": "../../x", "c": 3}
     assert without_folders(values) == {"a": ["a", "runs/a"], "b": "x", "c": 3}
-
-
-def test_sha256_is_that_of_the_bytes(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_names_with_brackets_are_not_patterns(tmp_path):

@@ -167,17 +167,6 @@ def test_a_verb_imports_its_own_module_alone() -> None:
     assert "'contextwise_plan.verbs'" in loaded and "contextwise_papers" not in loaded and "cli.train" not in loaded
 
 
-def test_an_error_has_one_message_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["contextwise", "train", "no/such/[red]recipe.yaml"])
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    assert raised.value.code == 2
-    message = "error: there is no file no/such/[red]recipe.yaml; give the path of a YAML file\n"
-    assert capsys.readouterr() == ("", message)
-
-
 def test_a_closed_pipe_is_no_error() -> None:
     assert run("bash", "-c", f"{COMMAND} --help | true").stderr == ""
 

@@ -58,7 +58,3 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
 )
 def test_bad_input_is_refused(contextwise, arguments: str, message: str) -> None:
     contextwise.refused(f"corpus {arguments}", message)
-
-
-def test_a_path_of_a_user_who_does_not_exist_is_refused(contextwise):
-    contextwise.refused("corpus ~nobody-of-this-name/corpus", "begins with ~, but there is no such home folder")
