@@ -148,20 +148,6 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def damage(folder: Path, draw: random.Random) -> str:
-    """Damage one file of a folder; what was done."""
-    file = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
-    how = draw.choice(["bytes", "bytes", "bytes", "empty", "gone", "folder", "random"])
-    content = file.read_bytes()
-    file.unlink()
-    if how == "folder":
-        file.mkdir()
-    elif how != "gone":
-        made = {"bytes": mutated_bytes(content, draw), "empty": b"", "random": draw.randbytes(200)}
-        file.write_bytes(made[how])
-    return f"{how} {file.relative_to(folder)}"
-
-
 def hostile_yaml() -> dict[str, str]:
     """Name -> YAML that overflows, nests or runs code where it is read carelessly."""
     return {
