@@ -90,7 +90,7 @@ def test_mutated_recipes(folder: Path, tmp_path: Path, verb: str, rounds: int) -
         if (problem := ended.problem((0, 1, 2) if number else (0,))) is not None:
             problems.append(f"{recipe.read_bytes()!r}\n{problem}")
         if ended.status == 2 and out.exists() and [file for file in out.iterdir() if not file.name.startswith(".")]:
-            problems.append(f"left behind: {[*out.iterdir()]}\n{recipe.read_bytes()!r}\n{ended.errors}")
+            problems.append(f"left behind: {[*out.iterdir()]}\n{recipe.read_bytes()!r}\n{ended.text}")
         shutil.rmtree(out, ignore_errors=True)
     assert tree(folder) == before
     report(problems)

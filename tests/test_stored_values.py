@@ -1,4 +1,4 @@
-"""Files that Contextwise wrote, damaged or with hostile values in them: a sentence and status 2, or the rest and the bad row."""
+"""Files that Contextwise wrote, damaged or with hostile values: a sentence and status 2, or the rest and the bad row."""
 
 import json
 import random

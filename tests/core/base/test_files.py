@@ -115,19 +115,6 @@ with atomic_directory(Path(sys.argv[1]), "the thing") as folder:
 """
 
 
-@pytest.mark.long
-def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
-    process = Program(WRITER, tmp_path / "folder", "half")
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.communicate()
-    assert not (tmp_path / "folder").exists()
-    assert len(list(tmp_path.glob("folder.partial-*"))) == 1
-    with atomic_directory(tmp_path / "folder") as partial:
-        (partial / "a").write_text("whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-
-
 SLOW_WRITER = """
 import os, sys; from pathlib import Path; from contextwise.base.files import atomic_write
 os.fsync = lambda file: (print('ready', flush=True), sys.stdin.read())
