@@ -87,9 +87,7 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
-        return (
-            subprocess.run(command, capture_output=True, timeout=10, check=True).stdout.decode(errors="replace").strip()
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")

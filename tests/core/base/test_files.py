@@ -307,17 +307,9 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("out", "message"),
-    [
-        ("", "names no new folder"),
-        ("loop", "loop is a link that leads back to itself"),
-        ("~nobody-here", "no such home"),
-    ],
-)
+@pytest.mark.parametrize(("out", "message"), [("", "names no new folder"), ("~nobody-here", "no such home")])
 def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
-    Path("loop").symlink_to("loop")
     with pytest.raises(ConfigError, match=message):
         output_folder(Path(out))
 

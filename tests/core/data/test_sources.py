@@ -275,22 +275,6 @@ def test_a_link_to_nothing_is_not_left_out_in_silence(tmp_path: Path, name: str)
         read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([1], pa.timestamp("s", "Nowhere/Zone")),
-        pa.array([2**62], pa.timestamp("us")),
-        pa.array([2**62], pa.duration("s")),
-        pa.array([2**31 - 1], pa.date32()),
-    ],
-    ids=["zone", "time", "duration", "day"],
-)
-def test_values_that_python_does_not_have_name_their_column(tmp_path: Path, column: pa.Array) -> None:
-    pq.write_table(pa.table({"text": ["a"], "when": column}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet: the column 'when' holds a value that Python does not have"):
-        read(tmp_path / "a.parquet")
-
-
 def test_damaged_files(tmp_path: Path) -> None:
     lines = b"".join(json.dumps({"text": f"{i} " * 50}).encode() + b"\n" for i in range(2000))
     packed = gzip.compress(lines)
