@@ -307,7 +307,13 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("out", "message"), [("", "names no new folder"), ("~nobody-here", "no such home")])
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        *((name, "names no new folder; give a name in it") for name in ("", ".", "..", "/")),
+        ("~nobody-here", "no such home"),
+    ],
+)
 def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=message):

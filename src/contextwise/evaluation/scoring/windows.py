@@ -18,7 +18,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -34,9 +34,6 @@ from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import prompt_form
 from contextwise.models.rope import forget_lengths, same_frequencies_up_to
 from contextwise.objectives.kind import PromptForm
-
-if TYPE_CHECKING:
-    pass
 
 
 class Documents(Protocol):
