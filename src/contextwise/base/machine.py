@@ -131,18 +131,6 @@ def memory() -> Memory:
         raise ConfigError(f"the memory of this machine cannot be read ({one_line(error)}); mount /proc") from None
 
 
-def busy() -> str:
-    """What other work on this machine does to times that are measured now; empty where there is little."""
-    cores, load = os.cpu_count() or 1, 0.0
-    with contextlib.suppress(OSError):  # without /proc
-        load = os.getloadavg()[0]
-    if load < 1.5 * cores:
-        return ""
-    spins = "OMP_WAIT_POLICY" not in os.environ and os.environ.get("OMP_NUM_THREADS") != "1"
-    hint = "; steps of small models suffer least with the variable OMP_WAIT_POLICY=passive" if spins else ""
-    return f"{load:.0f} processes want the {cores} cores of this machine, so times are longer than on a quiet one{hint}"
-
-
 def peak_memory() -> int:
     """The most memory that this process has held so far, bytes: resident, or of the GPU if there is one."""
     import torch
