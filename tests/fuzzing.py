@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from processes import forked
+from processes import forked, type_command
 
 SECONDS, MEMORY = 60, 12 * 2**30
 """What a command may take."""
@@ -48,56 +47,44 @@ VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: exit status (negative: a signal; None: it was still running), and its output."""
+    """How a command ended: exit status (negative: a signal; None: it was still running), and what it printed."""
 
     words: Sequence[str]
     status: int | None
-    output: str
-    errors: str
+    text: str
 
     def problem(self, allowed: Iterable[int] = (0, 2)) -> str | None:
         """What is wrong with the end of a command whose input may be at fault; None if nothing is."""
-        shown = f"{' '.join(map(repr, self.words))}\n{self.errors[-1500:]}"
+        shown = f"{' '.join(map(repr, self.words))}\n{self.text[-1500:]}"
         if self.status is None:
             return f"still running after {SECONDS} seconds: {shown}"
         if self.status not in allowed:
             return f"exit status {self.status}: {shown}"
-        if "Traceback" in self.errors or "Traceback" in self.output or "error: unexpected" in self.errors:
+        if "Traceback" in self.text or "error: unexpected" in self.text:
             return f"a traceback: {shown}"
-        if self.status == 2 and "error: " not in self.errors and "Error" not in self.errors:
+        if self.status == 2 and "error: " not in self.text and "Error" not in self.text:
             return f"no sentence: {shown}"
         return None
 
 
-def _run(words: list[str], folder: str, output: str, errors: str) -> None:
-    for path, standard in ((os.devnull, 0), (output, 1), (errors, 2)):
-        os.dup2(os.open(path, os.O_RDWR), standard)
-    sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-    os.chdir(folder)
+def _run(folder: Path, words: list[str], log: Path) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.environ |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    from contextwise import cli
-
-    sys.argv = ["contextwise", *words]
-    cli.main()
+    type_command(folder, words, log)
 
 
 def run(words: Sequence[str], folder: Path) -> Ended:
     """Run a command in a folder."""
-    with tempfile.TemporaryDirectory() as logs:
-        files = [Path(logs) / name for name in ("output", "errors")]
-        for file in files:
-            file.touch()
-        process = forked(_run, list(words), str(folder), *map(str, files))
+    with tempfile.NamedTemporaryFile() as log:
+        process = forked(_run, folder, list(words), Path(log.name))
         process.join(SECONDS)
         status = process.exitcode
         if status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid or 0, signal.SIGKILL)
             process.join()
-        output, errors = (file.read_text(errors="replace") for file in files)
-    return Ended(words, status, output, errors)
+        return Ended(words, status, Path(log.name).read_text(errors="replace"))
 
 
 def report(problems: list[str]) -> None:
@@ -146,20 +133,6 @@ def mutated_bytes(content: bytes, draw: random.Random) -> bytes:
                 [b"\x00", b"\xff", b"\xef\xbb\xbf", b"'", b'"', b"{", b"[", b"\n", b"&a *a", b"1e999", b"\\ud800"]
             )
     return bytes(data)
-
-
-def damage(folder: Path, draw: random.Random) -> str:
-    """Damage one file of a folder; what was done."""
-    file = draw.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
-    how = draw.choice(["bytes", "bytes", "bytes", "empty", "gone", "folder", "random"])
-    content = file.read_bytes()
-    file.unlink()
-    if how == "folder":
-        file.mkdir()
-    elif how != "gone":
-        made = {"bytes": mutated_bytes(content, draw), "empty": b"", "random": draw.randbytes(200)}
-        file.write_bytes(made[how])
-    return f"{how} {file.relative_to(folder)}"
 
 
 def hostile_yaml() -> dict[str, str]:

@@ -13,6 +13,7 @@ import yaml
 
 from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.kernel import results_of
 from small import recipe_values
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -51,11 +52,12 @@ diary = "strange_ideas.diary:DIARY"
 patient = "strange_ideas.patient:Patient"
 """
 
-GUIDE = (SOURCE.parent / "docs" / "extend.md").read_text()
+CODE = re.findall(r"```python\n(.*?)```", (SOURCE.parent / "docs" / "extend.md").read_text(), re.S)
+"""The examples of the guide."""
 
 FILES = {
     "__init__.py": "",
-    "noise.py": next(code for code in re.findall(r"```python\n(.*?)```", GUIDE, re.S) if "class Noise(" in code),
+    "noise.py": next(code for code in CODE if "class Noise(" in code),
     "backwards.py": '''
 from typing import Any, ClassVar, Literal
 
@@ -144,25 +146,7 @@ class BigramModel(ModelSettings):
 
 register_model(BigramConfig, BigramForCausalLM, BigramSpec(BigramForCausalLM))
 ''',
-    "surprise.py": '''
-from pydantic import Field
-
-from contextwise.evaluation.kernel import Measure, Outcome
-
-
-class Surprise(Measure):
-    """Count the documents of a corpus, and those above a number of tokens."""
-
-    name = "surprise"
-    longer: int = Field(50, ge=1, description="Tokens above which a document counts.")
-
-    def run(self, subject, corpus, work):
-        return Outcome({"documents": len(corpus), "parameters": subject.model.num_parameters(), "longer": self.longer})
-
-    @classmethod
-    def table(cls, summary):
-        return f"{summary['documents']} documents"
-''',
+    "surprise.py": next(code for code in CODE if "class Surprise(" in code),
     "greet.py": '''
 PANEL = "Strange"
 
@@ -253,12 +237,14 @@ def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["model_type"], config["hidden_size"]) == ("strange_bigram", 8)
 
-    measured = contextwise(
-        site, "measure", "surprise", tmp_path / "run", "--corpus", corpus_folder, "--longer", 7, "--json"
-    )
-    assert measured.returncode == 0, measured.stderr
-    result = json.loads(measured.stdout)
-    assert result["longer"] == 7 and result["parameters"] == 2 * 8 * config["vocab_size"]
+    command = ["measure", "surprise", tmp_path / "run", "--corpus", corpus_folder, "--limit", 3, "--threshold", 5.5]
+    measured = contextwise(site, *command)
+    assert measured.returncode == 0 and "Threshold: 5.5 nats" in measured.stdout, measured.stderr
+    (result,) = results_of(tmp_path / "run" / "evaluation", "surprise")
+    nats = result.table_of("tokens")["nats"].to_numpy()
+    assert result.summary["share"]["value"] == pytest.approx((nats > 5.5).mean())
+    assert result.summary["settings"] == {"threshold": 5.5, "context": None, "limit": 3}
+    assert json.loads(contextwise(site, *command, "--json").stdout) == result.summary  # found again
 
 
 def test_a_section_of_a_stranger_changes_the_examples_the_same_way_each_time():
@@ -279,6 +265,9 @@ def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     shown = contextwise(site, "--help")
     assert shown.returncode == 0 and "Strange" in shown.stdout and "greet" in shown.stdout
     assert "surprise" in shown.stdout and "budget, party, sweep, transfer." in shown.stdout
+    options = " ".join(contextwise(site, "measure", "surprise", "--help").stdout.replace("│", " ").split())
+    assert "--threshold <float> [>0] Nats above which a token counts. [default: 5.0]" in options
+    assert "[default: (the training context)]" in options
     assert "'broken' of the package strange-ideas cannot be imported" in " ".join(shown.stderr.split())
     greeted = contextwise(site, "greet", "--name", "world")
     assert (greeted.stdout, greeted.stderr) == ("hello, world\n", "")

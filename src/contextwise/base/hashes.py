@@ -81,14 +81,30 @@ def unsealed(values: Any) -> dict[str, Any]:
     return content
 
 
+def listed_files(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Name in the folder -> bytes and SHA-256 of each file, for a manifest."""
+    return {
+        file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
+        for file in sorted(files)
+        if file.is_file()
+    }
+
+
+def difference(folder: Path, listed: Mapping[str, Mapping[str, Any]], contents: bool = True) -> str | None:
+    """The first file that is not as :func:`listed_files` has it, as a clause, else None; without ``contents``: by size."""
+    for name, entry in listed.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != entry["bytes"] or (contents and sha256_file(file) != entry["sha256"]):
+            return f"{name} has changed since it was written"
+    return None
+
+
 def seal(folder: Path) -> None:
     """Write ``manifest.json``, the last file of a folder, for all its files except texts (``*.md``)."""
-    files = {
-        file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256_file(file)}
-        for file in sorted(folder.rglob("*"))
-        if file.is_file() and file.suffix != ".md" and file != folder / MANIFEST
-    }
-    text = json.dumps(sealed({"format": _SEALED, "files": files}), indent=2)
+    files = [file for file in folder.rglob("*") if file.suffix != ".md" and file != folder / MANIFEST]
+    text = json.dumps(sealed({"format": _SEALED, "files": listed_files(folder, files)}), indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
@@ -110,17 +126,12 @@ def damage(folder: Path, *, required: bool = True, unread: str = "", alone: str 
         manifest = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         if not required and not (isinstance(manifest, dict) and manifest.get("format") == _SEALED):
             return None
-        for name, entry in unsealed(manifest)["files"].items():
-            file = folder / name
-            if (unread and file.match(unread)) or alone not in ("", name):
-                continue
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != entry["bytes"] or sha256_file(file) != entry["sha256"]:
-                return f"{name} has changed since it was written"
+        files = unsealed(manifest)["files"].items()
+        wanted = {name: entry for name, entry in files if alone in ("", name)}
+        read = {name: entry for name, entry in wanted.items() if not (unread and Path(name).match(unread))}
+        return difference(folder, read)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"its {MANIFEST}, or a file that it lists, cannot be read ({error})"
-    return None
 
 
 def check_intact(folder: str | Path, unread: str = "") -> None:

@@ -87,9 +87,7 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
-        return (
-            subprocess.run(command, capture_output=True, timeout=10, check=True).stdout.decode(errors="replace").strip()
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", ".") else "")
@@ -131,18 +129,6 @@ def memory() -> Memory:
         return Memory(whole.total, whole.available, psutil.Process().memory_info().rss)
     except (psutil.Error, OSError) as error:
         raise ConfigError(f"the memory of this machine cannot be read ({one_line(error)}); mount /proc") from None
-
-
-def busy() -> str:
-    """What other work on this machine does to times that are measured now; empty where there is little."""
-    cores, load = os.cpu_count() or 1, 0.0
-    with contextlib.suppress(OSError):  # without /proc
-        load = os.getloadavg()[0]
-    if load < 1.5 * cores:
-        return ""
-    spins = "OMP_WAIT_POLICY" not in os.environ and os.environ.get("OMP_NUM_THREADS") != "1"
-    hint = "; steps of small models suffer least with the variable OMP_WAIT_POLICY=passive" if spins else ""
-    return f"{load:.0f} processes want the {cores} cores of this machine, so times are longer than on a quiet one{hint}"
 
 
 def peak_memory() -> int:

@@ -8,7 +8,6 @@ explains is one sentence too, with the path of a file that holds its traceback.
 
 import codecs
 import contextlib
-import errno
 import io
 import json
 import os
@@ -244,8 +243,6 @@ def _of_the_system(error: BaseException) -> ContextwiseError | None:
         return DataError("no space left on the disk; free some space, and run the same command again")
     if isinstance(error, OSError) and error.filename is not None:
         return DataError(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}")
-    if isinstance(error, RuntimeError) and (loop := re.fullmatch("Symlink loop from '(.*)'", str(error), re.DOTALL)):
-        return DataError(f"{loop[1]} cannot be used: {os.strerror(errno.ELOOP)}")  # as later versions of Python say
     return None
 
 

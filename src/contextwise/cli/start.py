@@ -196,13 +196,8 @@ def corpus(
     ] = None,
     overlap: Annotated[
         list[str] | None,
-        Option(
-            metavar="SPLIT_OR_SOURCE",
-            help="Report how much of these texts is in the corpus, by n-grams: another split, or a source as for `prepare` (a "
-            "file, a folder, a pattern), such as the questions of a benchmark; may be repeated.",
-        ),
+        Option(metavar="SPLIT", help="Report how much of another split is in this one, by n-grams; may be repeated."),
     ] = None,
-    text_field: Annotated[str, Option(help="Field of a source in --overlap that holds the text.")] = "text",
     as_json: AsJson = False,
 ) -> None:
     """Report how long the documents of a corpus are, and how much training context they can reward.
@@ -216,11 +211,9 @@ def corpus(
     for length in context or []:
         if length < 2:
             raise ConfigError(f"--context is {length}; give a training context in tokens, at least 2, such as 1024")
-    if text_field != "text" and not overlap:
-        raise ConfigError(f"--text-field is {text_field!r}, but belongs to the sources in --overlap; leave it out")
     documents = Corpus.open(path, split=split)
     if overlap:
-        _show_overlaps(documents, overlap, text_field, as_json)
+        _show_overlaps(documents, overlap, as_json)
         return
     lengths = document_lengths.measure_lengths(documents)
     if as_json:
@@ -242,17 +235,12 @@ def corpus(
     show(*_rewards(lengths, context))
 
 
-def _show_overlaps(documents: "Corpus", others: list[str], text_field: str, as_json: bool) -> None:
-    """Print how much of each split or source is in the documents, with the texts of which most is there."""
+def _show_overlaps(documents: "Corpus", splits: list[str], as_json: bool) -> None:
+    """Print how much of each split is in the documents, with the texts of which most is there."""
     from contextwise.data import Corpus
-    from contextwise.data.near_copies import source_overlap, split_overlap
+    from contextwise.data.near_copies import split_overlap
 
-    found = [
-        split_overlap(documents, Corpus.open(documents.path, name))
-        if name in documents.splits
-        else source_overlap(documents, name, text_field)
-        for name in others
-    ]
+    found = [split_overlap(documents, Corpus.open(documents.path, name)) for name in splits]
     if as_json:
         show_json(found)
         return

@@ -9,9 +9,12 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from contextwise.base.errors import DataError, misspelt, one_line
+from contextwise.base.problems import problems_of
 
 UNREAD = (".bz2", ".xz", ".zst", ".lz4")  # suffixes of compressed files that are not read
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -133,6 +136,26 @@ def read_objects(path: Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]
                 where = str(path)
     except ValueError as error:
         raise DataError(f"{where} {error}; give {wanted}") from None
+
+
+class Form(BaseModel):
+    """Base class for the fields of an object in a user's file; other fields are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+RowForm = TypeVar("RowForm", bound=Form)
+
+
+def checked(form: type[RowForm], row: dict[str, Any], where: str, wanted: str) -> RowForm:
+    """The fields of an object of :func:`read_objects`; a DataError names the first five problems."""
+    try:
+        return form.model_validate(row)
+    except ValidationError as error:
+        problems = [str(problem) for each in error.errors() for problem in problems_of(form, each)]
+    more = f" and {len(problems) - 5:,} more problems" if len(problems) > 5 else ""
+    fields = ", ".join(map(repr, list(row)[:8])) or "none"
+    raise DataError(f"{where}: {', '.join(problems[:5])}{more} (fields: {fields}); give {wanted}")
 
 
 def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any]]:

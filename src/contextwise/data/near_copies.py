@@ -6,14 +6,12 @@ of GPT-3 (Brown et al. 2020, Appendix C), there over words.
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from contextwise.base.errors import DataError
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
@@ -135,7 +133,7 @@ def copied_documents(corpus: "Corpus", other: "Corpus", documents: int) -> dict[
 
 @dataclass(frozen=True)
 class Copied:
-    """A text, the share of its n-grams that is in the corpus, and its number in its split or source, from 0."""
+    """A text, the share of its n-grams that is in the corpus, and its number in its split, from 0."""
 
     number: int
     share: float
@@ -144,9 +142,9 @@ class Copied:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of other texts is in a corpus."""
+    """How much of a split's texts is in the corpus, another split."""
 
-    name: str  # of the split or source
+    name: str
     split: str  # of the corpus
     texts: int
     share: float  # mean over the texts
@@ -165,36 +163,13 @@ class Overlap:
 
 def split_overlap(corpus: "Corpus", other: "Corpus") -> Overlap:
     """The overlap of a corpus's documents with those of another split of it."""
-    tokenizer = corpus.tokenizer() if corpus.manifest else None
-
-    def text(index: int) -> str:
-        return "" if tokenizer is None else tokenizer.decode(other.document(index)[:200])
-
-    shares = containment(corpus, (other.document(index) for index in range(len(other))))
-    return _overlap(other.split, corpus, shares, text)
-
-
-def source_overlap(corpus: "Corpus", source: str, text_field: str = "text") -> Overlap:
-    """The overlap of a corpus's documents with texts of a source, as for ``prepare``."""
-    from contextwise.data.documents import Skipped, read_documents
-    from contextwise.data.sources import open_source
-
     tokenizer = corpus.tokenizer()
-    if tokenizer is None:
-        raise DataError(f"{corpus.path} has no tokenizer to read {source} with; prepare its texts as a corpus")
-    records = open_source(source).records(text_field)
-    texts = [each.text for each in read_documents(records, False, None, Skipped())]
-    ids = tokenizer(texts, add_special_tokens=False, split_special_tokens=True).input_ids if texts else []
-    return _overlap(source, corpus, containment(corpus, map(np.array, ids)), texts.__getitem__)
-
-
-def _overlap(name: str, corpus: "Corpus", shares: np.ndarray, text: Callable[[int], str]) -> Overlap:
+    shares = containment(corpus, (other.document(index) for index in range(len(other))))
     most = [int(i) for i in np.argsort(-shares, kind="stable")[:EXAMPLES] if shares[i] > 0]
-    examples = [Copied(i, float(shares[i]), beginning(text(i))) for i in most]
-    mean = float(shares.mean()) if len(shares) else 0.0
-    return Overlap(
-        name, corpus.split, len(shares), mean, int((shares >= COPIED).sum()), copied_length(corpus), examples
-    )
+    texts = ["" if tokenizer is None else tokenizer.decode(other.document(i)[:200]) for i in most]
+    examples = [Copied(i, float(shares[i]), beginning(text)) for i, text in zip(most, texts, strict=True)]
+    copied, mean = int((shares >= COPIED).sum()), float(shares.mean())
+    return Overlap(other.split, corpus.split, len(shares), mean, copied, copied_length(corpus), examples)
 
 
 def beginning(text: str) -> str:

@@ -22,7 +22,7 @@ from contextwise.base.config import plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import FEWEST_DOCUMENTS, counted, listed
 from contextwise.base.files import atomic_directory, check_nothing_else, exclusive, output_folder, read_json, write_json
-from contextwise.base.hashes import content_key, sha256_file
+from contextwise.base.hashes import content_key, listed_files
 from contextwise.base.progress import console, progress_bar, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.corpus.corpus import MANIFEST, is_corpus, lost_note, read_manifest, write_manifest
@@ -217,13 +217,6 @@ def _write_corpus(
     reading: Reading, tokenizer: CorpusTokenizer, folder: Path, deduplicate: float | None
 ) -> dict[str, Any]:
     """Write all files of the corpus except the manifest; return the manifest's content."""
-
-    def entries(files: Sequence[Path]) -> dict[str, dict[str, Any]]:
-        return {
-            path.relative_to(folder).as_posix(): {"sha256": sha256_file(path), "bytes": path.stat().st_size}
-            for path in files
-        }
-
     skipped = Skipped()
     parts = folder / "parts"
     parts.mkdir()
@@ -253,7 +246,7 @@ def _write_corpus(
             "words": writer.words,
             "lost": writer.lost,
             "fingerprint": fingerprint,
-            "files": entries(write_split(writer, folder / name, types, fingerprint)),
+            "files": listed_files(folder, write_split(writer, folder / name, types, fingerprint)),
         }
     if note := lost_note(list(splits.values())):
         console.print(f"warning: {note}", markup=False)
@@ -264,7 +257,6 @@ def _write_corpus(
     if reading.names is not None:
         sources = [{**about, "split": name} for about, name in zip(sources, reading.names, strict=True)]
         shares = dict.fromkeys(shares)
-    tokenizer_files = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
     found = {"similarity": deduplicate, "left_out": skipped.near_copies, "examples": skipped.examples}
     deduplicated = {} if deduplicate is None else {"deduplicated": found}
     return {
@@ -272,7 +264,7 @@ def _write_corpus(
         "text_field": reading.text_field,
         "limit": reading.limit,
         "split_shares": shares,
-        "tokenizer": {**about_tokenizer, "files": entries(tokenizer_files)},
+        "tokenizer": {**about_tokenizer, "files": listed_files(folder, (folder / "tokenizer").rglob("*"))},
         "dtype": tokenizer.dtype.name,
         "splits": splits,
         "skipped": {"bad": skipped.bad, "empty": skipped.empty},

@@ -124,13 +124,7 @@ class CorpusTokenizer:
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``; return their manifest entry."""
-        try:
-            self.tokenizer.save_pretrained(folder)
-        except Exception as error:  # the Rust library's has the system's error number in its text
-            number = re.search(r"\(os error (\d+)\)", str(error))
-            if number is None:
-                raise
-            raise OSError(int(number[1]), "the tokenizer cannot be written") from error
+        self.tokenizer.save_pretrained(folder)
         return {
             "kind": self.kind,
             "name": self.name,

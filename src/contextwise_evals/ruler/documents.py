@@ -11,9 +11,8 @@ import numpy as np
 from pydantic import StringConstraints
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise_evals.answering.prompts import Question
-from contextwise_evals.input_files import Form, checked
 from contextwise_evals.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
 
 DEMAND = "Answer the question from the documents. Give the answer alone, without any other words."
@@ -59,7 +58,7 @@ class DocumentQA(Task):
         self.titles: list[str] = []  # of the paragraphs' articles; one without is its own article
         questions: list[PassageQuestion] = []
         for where, fields in read_objects(path, ROWS):
-            row = checked(_Row, fields, where, f"give {ROWS}")
+            row = checked(_Row, fields, where, ROWS)
             answers = tuple(dict.fromkeys(text.strip() for text in row.answers.text if text.strip()))
             if row.context not in paragraphs:
                 paragraphs[row.context] = len(paragraphs)

@@ -16,9 +16,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from contextwise.base.errors import DataError
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
-from contextwise_evals.input_files import Form, checked
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -58,13 +57,13 @@ def read_questions(path: Path) -> tuple[Benchmark, tuple[Question, ...]]:
     rows = list(read_objects(path, WANTED))
     if not rows:
         raise DataError(f"{path} is empty; give {WANTED}")
-    mend = "give a file of MT-Bench or AlpacaEval"
+    wanted = "a file of MT-Bench or AlpacaEval"
     if "turns" not in rows[0][1]:
-        instructions = [checked(_Instruction, row, where, mend) for where, row in rows]
+        instructions = [checked(_Instruction, row, where, wanted) for where, row in rows]
         return "alpaca-eval", tuple(Question(q.instruction, str(q.dataset), (q.instruction,)) for q in instructions)
     questions: dict[int | str, Question] = {}
     for where, row in rows:
-        asked = checked(_MtBenchQuestion, row, where, mend)
+        asked = checked(_MtBenchQuestion, row, where, wanted)
         if asked.question_id in questions:
             raise DataError(
                 f"{where} names the question {str(asked.question_id)[:60]!r} a second time; keep one of them"

@@ -22,11 +22,10 @@ from contextwise.base.intervals import estimate, wilson, with_seeds
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.data.sources import BadRecord, open_source
 from contextwise.evaluation.kernel import measure
 from contextwise.experiments.run_set import Arm, RunSet
-from contextwise_evals.input_files import Form, checked
 from contextwise_papers.claims import Better, Claim, above, undecided
 from contextwise_papers.contextlm.answers import Answers, AnswersResult, Benchmark, Question, read_questions
 from contextwise_papers.item import Item, Outcome, corpus_folder, prepared_once
@@ -235,7 +234,7 @@ def read_ratings(folder: Path, texts: Mapping[tuple[str, int | str], list[str]])
     judged = Judged()
     for path in sorted(folder.rglob("*_single.jsonl")):
         for where, values in read_objects(path, "FastChat's judgments"):
-            row = checked(_Rating, values, where, "give FastChat's judgments")
+            row = checked(_Rating, values, where, "FastChat's judgments")
             turns = texts.get((row.model, row.question_id))
             if turns is not None:
                 _check_same(row.turn <= len(turns) and turns[row.turn - 1] in row.user_prompt, where, row.model)
@@ -250,7 +249,7 @@ def read_preferences(folder: Path, texts: Mapping[tuple[str, int | str], list[st
     for path in sorted(folder.rglob("annotations.json")):
         pairs = set()
         for where, values in read_objects(path, "alpaca_eval's annotations"):
-            row = checked(_Preference, values, where, "give alpaca_eval's annotations")
+            row = checked(_Preference, values, where, "alpaca_eval's annotations")
             ours, theirs = (texts.get((name, row.instruction)) for name in (row.generator_2, row.generator_1))
             if ours is not None and theirs is not None:
                 _check_same([*ours, *theirs] == [row.output_2, row.output_1], where, row.generator_2)

@@ -13,10 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import progress_bar, say
-from contextwise.data.input_files import read_objects
+from contextwise.data.input_files import Form, checked, read_objects
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.scoring.windows import check_tokens
-from contextwise_evals.input_files import Form, checked
 from contextwise_papers.cue.contexts import context_texts, encoded_sets, trained_types
 from contextwise_papers.cue.scoring import Rows, score_rows
 
@@ -49,7 +48,7 @@ def rank_file(subject: Subject, file: Path, weight: float, work: Work) -> tuple[
     of tokens and end, nats; ``tokens`` of the text; ``per_token``, over tokens and end; ``score``, its own if it has one; and
     ``total``, ``weight * log_probability + (1 - weight) * score``, which determines the rank. Equal ones stay in their order.
     """
-    wanted = "give the texts to rank as 'candidates', or objects with 'text' and 'score'"
+    wanted = "the texts to rank as 'candidates', or objects with 'text' and 'score'"
     lists = {where: checked(CandidateList, row, where, wanted) for where, row in read_objects(file, LISTS)}
     if not lists:
         raise DataError(f"{file} is empty; give {LISTS}")

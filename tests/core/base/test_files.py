@@ -25,7 +25,6 @@ from contextwise.base.files import (
     without_folders,
     write_json,
 )
-from contextwise.base.hashes import sha256_file
 from processes import Program
 
 
@@ -114,19 +113,6 @@ import sys; from pathlib import Path; from contextwise.base.files import atomic_
 with atomic_directory(Path(sys.argv[1]), "the thing") as folder:
     (folder / 'a').write_text(sys.argv[2]); print('ready', flush=True); sys.stdin.read()
 """
-
-
-@pytest.mark.long
-def test_a_killed_process_leaves_no_folder_and_the_next_one_cleans_up(tmp_path):
-    process = Program(WRITER, tmp_path / "folder", "half")
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.communicate()
-    assert not (tmp_path / "folder").exists()
-    assert len(list(tmp_path.glob("folder.partial-*"))) == 1
-    with atomic_directory(tmp_path / "folder") as partial:
-        (partial / "a").write_text("whole")
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 SLOW_WRITER = """
@@ -324,14 +310,12 @@ def test_a_real_limit_on_file_size_is_one_sentence(tmp_path):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("", "names no new folder"),
-        ("loop", "loop is a link that leads back to itself"),
+        *((name, "names no new folder; give a name in it") for name in ("", ".", "..", "/")),
         ("~nobody-here", "no such home"),
     ],
 )
 def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, message):
     monkeypatch.chdir(tmp_path)
-    Path("loop").symlink_to("loop")
     with pytest.raises(ConfigError, match=message):
         output_folder(Path(out))
 
@@ -379,11 +363,6 @@ def test_shared_texts_name_no_folder_of_this_machine(tmp_path, monkeypatch):
     assert relative_to_here(text) == expected
     values = {"a": [str(tmp_path / "runs" / "a"), "runs/a"], "b": "../../x", "c": 3}
     assert without_folders(values) == {"a": ["a", "runs/a"], "b": "x", "c": 3}
-
-
-def test_sha256_is_that_of_the_bytes(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
 def test_names_with_brackets_are_not_patterns(tmp_path):

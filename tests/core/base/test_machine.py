@@ -38,24 +38,3 @@ def test_a_source_tree_that_is_not_installed_has_a_version(monkeypatch):
 
     monkeypatch.setattr(machine.metadata, "version", missing)
     assert machine.own_version() == "0+source"
-
-
-def test_a_busy_machine_is_said_where_times_are_measured(monkeypatch):
-    monkeypatch.setattr(machine.os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(machine.os, "getloadavg", lambda: (2.9, 9.0, 9.0))
-    assert machine.busy() == ""
-    monkeypatch.setattr(machine.os, "getloadavg", lambda: (6.2, 0.0, 0.0))
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert machine.busy() == (
-        "6 processes want the 2 cores of this machine, so times are longer than on a quiet one; steps of small models suffer "
-        "least with the variable OMP_WAIT_POLICY=passive"
-    )
-    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
-    assert machine.busy().endswith("than on a quiet one")
-
-    def unobtainable():
-        raise OSError("Load averages are unobtainable")
-
-    monkeypatch.setattr(machine.os, "getloadavg", unobtainable)
-    assert machine.busy() == ""

@@ -58,17 +58,6 @@ def test_paths_where_no_run_can_be(tmp_path):
     assert (tmp_path / "file").read_text() == "precious"
 
 
-def test_one_process_at_a_time(tmp_path):
-    with (
-        RunFolder(tmp_path).locked(),
-        pytest.raises(ConfigError, match="another process"),
-        RunFolder(tmp_path).locked(),
-    ):
-        pass
-    with RunFolder(tmp_path).locked():
-        pass
-
-
 NESTED = st.recursive(st.integers(), lambda inner: st.dictionaries(st.sampled_from("abc"), inner), max_leaves=8)
 
 

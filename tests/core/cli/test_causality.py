@@ -54,15 +54,6 @@ def test_the_type_is_chosen_with_dtype(contextwise):
     assert status == 0 and output.startswith("GPT2LMHeadModel, bfloat16: no leak found")
 
 
-@pytest.mark.long
-def test_a_leak_gets_a_sentence_and_status_1(contextwise, early_contexts, corpus_folder):
-    status, output, errors = contextwise("measure causality context")
-    assert status == 1 and max(map(len, output.splitlines())) <= 80 and "Traceback" not in errors
-    words = " ".join(output.split())
-    assert words.startswith("ContextLMForCausalLM, float32: leaks (future tokens, gradients")
-    assert "future tokens (leak): the logits at position" in words and "plain row of" in words
-
-
 def test_json_alone_on_standard_output(contextwise, early_contexts):
     status, output, _ = contextwise("measure causality stock --json")
     assert status == 0 and json.loads(output)["causal"] is True

@@ -92,18 +92,6 @@ def test_a_run_may_have_no_validation_or_one_of_a_window(workplace, contextwise)
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("no.yaml", "there is no file no.yaml"),
-        ("recipe.yaml --set training.stps=3", "training.stps is an unknown key; did you mean 'steps'?"),
-        ("recipe.yaml --set training.steps", "the setting 'training.steps' is not of the form"),
-    ],
-)
-def test_a_wrong_recipe_is_refused(contextwise, arguments, message):
-    contextwise.refused(f"train {arguments}", message)
-
-
 def test_a_dry_run_says_what_the_run_takes_and_writes_nothing(workplace, contextwise):
     before = sorted(workplace.rglob("*"))
     command = "train recipe.yaml --dry-run --out planned"

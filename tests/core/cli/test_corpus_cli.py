@@ -52,14 +52,9 @@ def test_a_bin_file_is_one_document(contextwise) -> None:
     ("arguments", "message"),
     [
         ("corpus --context 1", "--context is 1; give a training context in tokens"),
-        ("corpus --text-field body", "--text-field is 'body', but belongs to the sources in --overlap"),
         ("corpus --split tset", "has no split 'tset'; it has train, validation"),
         ("nowhere", "make one with `contextwise prepare SOURCE --tokenizer train:4096 --out nowhere`"),
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments: str, message: str) -> None:
     contextwise.refused(f"corpus {arguments}", message)
-
-
-def test_a_path_of_a_user_who_does_not_exist_is_refused(contextwise):
-    contextwise.refused("corpus ~nobody-of-this-name/corpus", "begins with ~, but there is no such home folder")

@@ -1,23 +1,18 @@
 """``contextwise curve`` and ``contextwise compare --curves``, as they are typed."""
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from command_line import in_terminal
-from contextwise.base.errors import CheckpointError
 from contextwise.base.estimates import Estimate, written
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import results_of, work
+from contextwise.evaluation.kernel import results_of
 from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
-from contextwise.evaluation.scoring import windows
 from small import write_run
 
 COMMAND = "curve runs/alpha --corpus corpus --mode running"
@@ -87,40 +82,6 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     assert CurveResult(Path("c"), summary).answer.endswith("effective context not determined [1, > 496]")
 
 
-def test_json_alone_on_standard_output(contextwise, workplace):
-    options = "--contexts 4,16,32 --samples 50 --seed 3 --json --out t --worth 0.5"
-    status, output, _ = contextwise(f"{BANDS} {options}")
-    assert status == 0
-    summary = json.loads(output)
-    assert summary == json.loads((workplace / "t" / "summary.json").read_text())
-    settings = summary["settings"]
-    given = {"contexts": [4, 16, 32], "samples": 50, "seed": 3, "worth": 0.5}
-    assert {name: settings[name] for name in given} == given
-
-
-def test_losses_that_are_not_finite_leave_no_files(contextwise, workplace, monkeypatch):
-    calls = []
-
-    def at_first_whole(trained, *arguments):
-        calls.append(1)
-        if len(calls) == 3:
-            raise CheckpointError("the loss is not finite")
-        return np.ones((2, 32), np.float32)
-
-    monkeypatch.setattr(windows, "window_losses", at_first_whole)
-    monkeypatch.setattr(work, "SECONDS_BETWEEN_SAVES", -1.0)
-    command = f"curve {workplace / 'runs/alpha/model'} --corpus corpus --mode running --context 32 --batch-tokens 64 --out b/c"
-    status, _, errors = contextwise(command)
-    assert status == 2 and len(calls) == 3 and "loss is not finite" in " ".join(errors.split())
-    assert not [*(workplace / "b").glob("*")]
-
-
-def test_contexts_continue_by_the_same_factor(contextwise, workplace):
-    options = "--contexts 4,8,…,32 --samples 20 --json --out factor"
-    status, output, _ = contextwise(f"{BANDS} {options}")
-    assert status == 0 and json.loads(output)["settings"]["contexts"] == [4, 8, 16, 32]
-
-
 def test_bands_say_what_they_are(contextwise):
     words = contextwise.words(f"{BANDS} --samples 40 --out bands")
     assert (
@@ -138,37 +99,13 @@ def test_one_document_has_no_interval_and_the_output_says_so(contextwise):
     )
 
 
-@pytest.mark.long
-def test_after_a_signal_the_same_command_resumes(contextwise, workplace, monkeypatch):
-    real, calls = windows.window_losses, []
-
-    def interrupted(*arguments):
-        calls.append(1)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return real(*arguments)
-
-    monkeypatch.setattr(windows, "window_losses", interrupted)
-    command = f"{COMMAND} --batch-tokens 64 --out resumed"
-    status, output, errors = contextwise(command)
-    assert status == 143 and "run the same command again to resume" in " ".join(errors.split())
-    assert output == "" and not (workplace / "resumed").exists()
-    status, output, errors = contextwise(command)
-    assert status == 0 and "resuming a stopped measurement: 4 of" in " ".join(errors.split())
-    status, _, _ = contextwise(f"{COMMAND} --batch-tokens 64 --out whole")
-    summaries = [json.loads((workplace / name / "summary.json").read_text()) for name in ("resumed", "whole")]
-    assert status == 0 and summaries[0]["bins"] == summaries[1]["bins"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--rope ntk", "--rope is 'ntk', but must be one of none, linear, dynamic, yarn"),
         ("--rope linear --rope-factor 0.5", "--rope-factor is 0.5, but must be at least 1"),
-        ("--mode bands --contexts 4;8", "--contexts is '4;8', but must be a whole number"),
         ("--mode bands --contexts 4,8,…", "--contexts is '…', but must be a whole number"),
         (f"--context {10**14}", "no document is long enough for a context of 100,000,000,000,000"),
-        ("--context 5000", "no document is long enough for a context of 5,000 tokens: the longest of the"),
     ],
 )
 def test_bad_input_is_refused(contextwise, arguments, message):

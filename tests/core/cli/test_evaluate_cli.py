@@ -69,11 +69,6 @@ def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):
     assert status == 0 and "trained on these very documents" in errors
 
 
-def test_bad_input_is_refused(contextwise):
-    message = "--stride is 33; it must be between 1 and the context, 32"
-    contextwise.refused("evaluate runs/alpha --corpus corpus --stride 33", message)
-
-
 def test_a_warning_on_a_text_that_two_models_read_is_printed_once(workplace, tmp_path, capsys):
     write_rows(tmp_path / "three.jsonl", ({"text": f"{i} corpus of small texts"} for i in range(3)))
     say_once.cache_clear()  # of other tests of this process

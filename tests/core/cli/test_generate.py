@@ -1,8 +1,6 @@
 """Text from a model, and ``contextwise generate`` as it is typed."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,15 +146,6 @@ def workplace(tmp_path: Path) -> Path:
     """A folder with a model of its own."""
     save_model(tmp_path / "gpt2", gpt2())
     return tmp_path
-
-
-@pytest.mark.slow
-def test_generate_prints_prompt_and_text_and_nothing_else(tmp_path: Path) -> None:
-    folder = save_model(tmp_path / "model", context_lm())
-    command = [Path(sys.executable).with_name("contextwise"), "generate", folder, "def f(", "--greedy"]
-    done = subprocess.run([*command, "--max-new-tokens", "10"], capture_output=True, text=True, timeout=120)
-    [text] = sample_text(context_lm(), TOKENIZER, "def f(", max_new_tokens=10, sampling=Sampling(greedy=True))
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"def f({text}\n", "")
 
 
 @pytest.mark.parametrize("option", ["--num-samples", "-n"])

@@ -54,19 +54,6 @@ def test_all_options_and_the_table(contextwise: Any, workplace: Path) -> None:
     assert [each["name"] for each in values["overlaps"]] == ["validation", "test"]
 
 
-def test_several_sources(contextwise: Any, workplace: Path) -> None:
-    for name in ("a.txt", "b.txt"):
-        (workplace / name).write_text(f"the text of {name}")
-    assert contextwise("prepare a.txt b.txt --tokenizer bytes --out out --validation 0")[0] == 0
-    assert Corpus.open(workplace / "out").column("path") == ["a.txt", "b.txt"]
-
-
-def test_a_missing_field_is_refused(contextwise: Any) -> None:
-    contextwise.refused(
-        "prepare texts.jsonl.gz --tokenizer bytes --out out", "texts.jsonl.gz:1: there is no field 'text'"
-    )
-
-
 def test_the_field_with_the_text_is_named_among_many(contextwise: Any, workplace: Path) -> None:
     """By its option: the message is for the command line."""
     row = {f"count_{i}": i for i in range(17)} | {"title": "short", "body": "the text itself, which is longer"}

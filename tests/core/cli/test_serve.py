@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ import pytest
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.models import load_model
 from measured import make_model
+from processes import free_port
 from small import save_model
 
 CHAT = (
@@ -110,12 +110,6 @@ def test_chats_and_responses_are_answered(client):
         "/v1/responses", json={"input": "Name a colour.", "max_output_tokens": 5, "stream": False}
     ).json()
     assert answer["status"] == "completed" and answer["output"][0]["content"][0]["text"]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def test_verify_names_the_file_whose_bytes_changed(corpus: Corpus) -> None:
         changed = bytearray(whole)
         changed[len(whole) // 2] ^= 1
         path.write_bytes(changed)
-        with pytest.raises(DataError, match=rf"is damaged: the bytes of {name} changed since it was prepared"):
+        with pytest.raises(DataError, match=rf"is damaged: {name} has changed since it was written"):
             corpus.verify()
         path.write_bytes(whole)
     corpus.verify()
@@ -130,10 +130,10 @@ def test_an_incomplete_corpus_does_not_open(corpus: Corpus, tmp_path: Path) -> N
         path = corpus.path / name
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        with pytest.raises(DataError, match=rf"{name} has [\d,]+ bytes, its manifest says [\d,]+"):
+        with pytest.raises(DataError, match=rf"{name} has changed since it was written"):
             Corpus.open(corpus.path)
         path.unlink()
-        with pytest.raises(DataError, match=rf"is incomplete: {name} is missing"):
+        with pytest.raises(DataError, match=rf"is damaged: {name} is missing"):
             Corpus.open(corpus.path)
         path.write_bytes(whole)
     assert len(Corpus.open(corpus.path)) == len(corpus)

@@ -15,7 +15,6 @@ from contextwise.data.document_lengths import (
     in_tokens,
     measure_lengths,
     short_documents_note,
-    token_count,
 )
 
 lengths = st.lists(st.integers(0, 300), min_size=1, max_size=30).filter(any)
@@ -59,19 +58,6 @@ def test_a_context_that_few_tokens_can_fill_is_not_rewarded() -> None:
     assert not meter.reward(8192).enough and meter.reward(8192).documents == 2
     assert meter.reward(8192).preceded == pytest.approx(2 * (9000 - 4096) / (95 * 1000 + 18000))
     assert meter.longest_rewarded() == 4096 and meter.reward(4096).preceded > 0.1
-
-
-def test_numbers_of_tokens() -> None:
-    assert [token_count(n) for n in (1, 512, 1024, 1536, 65536, 2**20, 3 * 2**30)] == [
-        "1",
-        "512",
-        "1,024",
-        "1,536",
-        "65,536",
-        "1,048,576",
-        "3,221,225,472",
-    ]
-    assert [in_tokens(n) for n in (1, 512, 2048)] == ["1 token", "512 tokens", "2,048 tokens"]
 
 
 def test_corpora_without_boundaries_say_so(tmp_path: Path) -> None:

@@ -83,19 +83,3 @@ def test_rows_before_an_invalid_line_are_yielded(tmp_path: Path) -> None:
     assert next(rows) == (f"{tmp_path / 'x'}:1", {"a": 1})
     with pytest.raises(DataError, match="x:2 is not JSON"):
         next(rows)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    def read(path: Path) -> None:
-        list(read_objects(path, "rows"))
-
-    with pytest.raises(DataError, match="there is no file"):
-        read(tmp_path / "none")
-    with pytest.raises(DataError, match="cannot be read"):
-        read(tmp_path)
-    (tmp_path / "cut.gz").write_bytes(gzip.compress(lines(ROWS) * 50)[:-9])
-    with pytest.raises(DataError, match=r"cut\.gz is damaged or cut short"):
-        read(tmp_path / "cut.gz")
-    (tmp_path / "half").write_text('{"a": "\\udfff"}')
-    with pytest.raises(DataError, match="half:1 holds half of a surrogate pair"):
-        read(tmp_path / "half")

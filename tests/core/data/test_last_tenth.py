@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.windows import LastTenthWindows, last_tenth_length, log_bins
+from contextwise.data.windows import LastTenthWindows, last_tenth_length
 from small import Memory
 
 
@@ -68,15 +68,6 @@ def test_every_context_ends_in_the_same_targets(lengths, longest, share, end, to
             first = sequence.index(int(item["input_ids"][0]))
             assert item["input_ids"].tolist() == sequence[first : first + windows.context]
             assert item["labels"].tolist() == sequence[first + 1 : first + 1 + windows.context]
-
-
-@given(context=st.integers(1, 5000))
-def test_bins_hold_every_number_of_visible_tokens_once(context):
-    edges = log_bins(context)
-    assert edges[0] == 1 and edges[-1] == context + 1
-    assert (np.diff(edges) > 0).all()
-    widest = np.diff(edges)[:-1] / edges[:-2] if len(edges) > 2 else np.zeros(1)
-    assert (widest <= 1).all()  # no bin but the last is wider than a doubling
 
 
 def test_invalid_settings_are_refused():

@@ -132,11 +132,3 @@ def test_the_command_takes_named_splits(contextwise, parts):
     assert status == 0, errors
     rows = [line.split()[:2] for line in printed.split("\n") if line.startswith((" train", " adapt", " test"))]
     assert rows == [["train", "3"], ["adapt", "1"], ["test", "2"]]
-
-
-def test_a_split_whose_name_is_nearly_a_known_one_gets_a_note(write, tmp_path, capsys):
-    source = write("texts.jsonl", [f"text {i}" for i in range(9)])
-    prepare_corpus([f"trian={source}"], "bytes", tmp_path / "typed")
-    assert "note: the split is called 'trian', not 'train'" in capsys.readouterr().err
-    prepare_corpus([f"german={source}"], "bytes", tmp_path / "german")
-    assert "note: the split" not in capsys.readouterr().err

@@ -58,26 +58,6 @@ def test_scores_equal_each_target_scored_alone(kind, models, corpus_of, data):
     assert (table["visible"].to_numpy() >= promised).all()
 
 
-def test_a_window_over_the_whole_document_gives_the_loss_of_transformers(models, corpus_of):
-    corpus = corpus_of([CONTEXT, 5, 1])
-    sums = score_documents(models["gpt2"], corpus, CONTEXT, CONTEXT).document_sums()
-    for document, nats in zip(corpus.documents, sums, strict=True):
-        # The targets are given already shifted: transformers' own shift would drop the last one.
-        ids = torch.tensor([[0, *document.tolist()]])
-        with torch.no_grad():
-            logits = models["gpt2"](input_ids=ids[:, :-1]).logits
-            loss = models["gpt2"].loss_function(logits, labels=None, shift_labels=ids[:, 1:], vocab_size=23)
-        assert nats == pytest.approx(loss.item() * len(document), rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_any_batch_size_gives_the_same_scores(kind, models, corpus_of):
-    corpus = corpus_of([1, 40, 3, 17, 12, 13, 2, 29])
-    results = [score_documents(models[kind], corpus, CONTEXT, 5, batch_tokens=n) for n in (1, 25, 10_000)]
-    for result in results[1:]:
-        np.testing.assert_allclose(result.nats, results[0].nats, atol=2e-5)
-
-
 @given(
     targets=st.lists(st.integers(0, 50), min_size=1, max_size=20),
     context=st.integers(1, 20),

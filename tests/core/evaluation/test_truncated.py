@@ -105,17 +105,6 @@ def test_layers_of_the_models_here_are_what_their_blocks_read(every_model, corpu
     torch.testing.assert_close(layers["multitoken", 1], states[1][:, -1], atol=1e-5, rtol=1e-5)
 
 
-def test_what_is_done_is_passed_over(every_model, corpus_of):
-    model, corpus = every_model["contextlm"], corpus_of([40])
-    targets = choose_targets(corpus, 8, 20, seed=1)
-    whole = collected(truncated_passes(model, corpus, targets, CONTEXTS, batch_tokens=24))
-    rest = list(truncated_passes(model, corpus, targets, CONTEXTS, batch_tokens=24, done={1: 20, 3: 7, 8: 0}))
-    assert {batch.context for batch in rest} == {3, 8}
-    assert min(batch.start for batch in rest if batch.context == 3) == 7
-    for batch in rest:
-        np.testing.assert_allclose(batch.nats, whole[batch.context][0][batch.start : batch.stop], atol=2e-5)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox", "contextlm", "llama"])
 def test_a_band_is_its_targets_alone_with_what_their_window_shows(kind, every_model, model_of, corpus_of):
     """A window of 32 tokens predicts four targets, of which the first sees 29; one of 16 predicts two, one of 10 one."""

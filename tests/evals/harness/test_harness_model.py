@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
@@ -18,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.scoring.windows import batches, score_documents
+from contextwise.evaluation.scoring.windows import score_documents
 from contextwise.models.rope import forget_lengths
 from contextwise_evals.harness.model import BoundedLM, Row, score_rows
 
@@ -93,14 +91,6 @@ def test_losses_of_full_windows_sum_to_the_harness_s_own(kind):
     assert (-scores.document_sums()).tolist() == pytest.approx(theirs, rel=1e-6)
 
 
-def test_whole_text_is_the_sum_of_its_tokens():
-    model, text = model_of_bytes(), "red blue green"
-    ids = torch.tensor([[256, *BYTES.encode(text)]])
-    with torch.no_grad():
-        log_p = torch.log_softmax(model(ids[:, :-1]).logits, -1).gather(2, ids[:, 1:, None]).sum()
-    assert bounded(model).loglikelihood_rolling([request(text)]) == pytest.approx([float(log_p)], abs=1e-4)
-
-
 def test_a_request_does_not_depend_on_longer_ones_where_frequencies_follow_the_length():
     torch.manual_seed(0)
     rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
@@ -140,13 +130,6 @@ def test_batches_and_pieces_change_nothing(batch_tokens, monkeypatch):
     found = bounded(model, batch_tokens).loglikelihood(asked)
     assert [nats for nats, _ in found] == pytest.approx([nats for nats, _ in expected], abs=1e-4)
     assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-
-
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 64))
-def test_batches_hold_every_row_once_within_the_budget(lengths, batch_tokens):
-    found = [batch.tolist() for batch in batches(np.array(lengths), batch_tokens)]
-    assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
-    assert all(len(batch) == 1 or len(batch) * lengths[batch[0]] <= batch_tokens for batch in found)
 
 
 def test_texts_that_were_cut_are_counted_by_document():

@@ -1,8 +1,6 @@
 """Scores of a model on tasks, against the harness's own class and against computations that share no code with either."""
 
 import json
-import math
-import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ pytest.importorskip("lm_eval", reason="needs contextwise[eval]")
 
 from harness_sets import BYTES, POSITIONS, arc_lines, define, few_tasks, hellaswag_lines, lambada_lines, model_of_bytes
 from lm_eval import evaluator
-from lm_eval.tasks.hellaswag.utils import preprocess
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from contextwise.base.config import validate
@@ -88,48 +85,6 @@ def test_scores_are_those_of_the_harness_s_own_path(model, sets, tmp_path):
     assert not result
 
 
-def test_lambada_against_transformers_alone(model, sets, tmp_path):
-    result = measures(evaluate(model, sets, tmp_path / "out", ("lambada_openai",)))
-    network, nats, right = model_of_bytes(), [], []
-    for row in lambada_lines(15):
-        context, _, word = row["text"].rpartition(" ")
-        before, answer = BYTES.encode(context), BYTES.encode(f" {word}")
-        ids = torch.tensor([before + answer])
-        with torch.no_grad():
-            log_p = network(ids).logits[0, len(before) - 1 : -1].log_softmax(-1)
-        nats.append(float(log_p.gather(1, ids[0, len(before) :, None]).sum()))
-        right.append(log_p.argmax(-1).tolist() == answer)
-    assert result["lambada_openai", 0, "perplexity"] == pytest.approx(math.exp(-sum(nats) / 15), rel=1e-4)
-    assert result["lambada_openai", 0, "acc"] == sum(right) / 15
-
-
-def test_hellaswag_against_transformers_alone(model, sets, tmp_path):
-    result = measures(evaluate(model, sets, tmp_path / "out", ("hellaswag",)))
-    network, right, right_norm = model_of_bytes(), [], []
-    for row in hellaswag_lines(16):
-        query = preprocess(f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}")
-        endings = [preprocess(ending) for ending in row["endings"]]
-        nats = []
-        for ending in endings:
-            before, answer = BYTES.encode(query), BYTES.encode(f" {ending}")
-            ids = torch.tensor([(before + answer)[-POSITIONS - 1 :]])
-            with torch.no_grad():
-                loss = network(ids[:, :-1]).logits.log_softmax(-1).gather(2, ids[:, 1:, None])[0, :, 0]
-            nats.append(float(loss[-len(answer) :].sum()))
-        by_length = [value / len(ending) for value, ending in zip(nats, endings, strict=True)]
-        right.append(nats.index(max(nats)) == int(row["label"]))
-        right_norm.append(by_length.index(max(by_length)) == int(row["label"]))
-    assert result["hellaswag", 0, "acc"] == sum(right) / 16
-    assert result["hellaswag", 0, "acc_norm"] == sum(right_norm) / 16
-
-
-def test_wikitext_counts_words_before_it_is_prepared(model, sets, tmp_path):
-    result = measures(evaluate(model, sets, tmp_path / "out", ("wikitext",)))
-    words = sum(len(re.split(r"\s+", page)) for page in PAGES)
-    ratio = math.log(result["wikitext", 0, "word_perplexity"]) / math.log(result["wikitext", 0, "byte_perplexity"])
-    assert ratio == pytest.approx(sum(map(len, PAGES)) / words)
-
-
 def test_what_is_written(model, sets, tmp_path):
     out = tmp_path / "out"
     result = evaluate(model, sets, out, num_fewshot=[0, 2], limit=5)
@@ -194,13 +149,6 @@ def test_a_shorter_context_is_what_the_harness_calls_max_length(model, sets, tmp
     assert measures(result)["wikitext", 0, "byte_perplexity"] == pytest.approx(theirs["byte_perplexity,none"], rel=1e-5)
     with pytest.raises(ConfigError, match=f"has only {POSITIONS} positions"):
         evaluate(model, sets, tmp_path / "other", ("wikitext",), context=[32, POSITIONS + 1])
-
-
-def test_a_contextlm_is_asked_too(sets, tmp_path):
-    folder = save_model(tmp_path / "contextlm", model_of_bytes("contextlm"))
-    result = evaluate(folder, sets, tmp_path / "out", ("lambada_openai",))
-    assert result.summary["positions"] == POSITIONS
-    assert math.isfinite(measures(result)["lambada_openai", 0, "perplexity"])
 
 
 def test_an_encoder_decoder_is_refused(sets, tmp_path):

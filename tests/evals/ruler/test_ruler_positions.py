@@ -11,7 +11,7 @@ from scipy import stats
 
 from contextwise_evals.ruler.documents import DocumentQA
 from contextwise_evals.ruler.questions import NOISE, distances_behind
-from contextwise_evals.ruler.tasks import FrequentWords, VariableTracking, scatter, word_counts
+from contextwise_evals.ruler.tasks import VariableTracking, scatter, word_counts
 
 SURE = 1e-3  # below this p-value a law is rejected; the seeds are fixed
 
@@ -109,16 +109,6 @@ def test_the_positions_of_words_follow_the_law() -> None:
         observed[positions[0]] += 1
     distances = 600 / total * np.arange(total)[::-1]
     assert p_value(observed, size(600, gamma).probabilities(distances)) > SURE
-
-
-def test_a_large_gamma_moves_frequent_words_to_the_end() -> None:
-    far, near = (np.mean(_from_end(FrequentWords(size(2000, gamma)))) for gamma in (0.0, 6.0))
-    assert far == pytest.approx(0.5, abs=0.05) and near < 0.3
-
-
-def _from_end(task: FrequentWords) -> list[float]:
-    questions = [task.question(index) for index in range(5)]
-    return [1 - start / len(question.body) for question in questions for start, _ in question.needles]
 
 
 def test_frequencies_of_coded_words_by_hand() -> None:

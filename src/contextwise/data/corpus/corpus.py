@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt
 from contextwise.base.files import expanded, read_json, write_json
-from contextwise.base.hashes import content_key, sha256_file
+from contextwise.base.hashes import content_key, difference
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
 from contextwise.base.schemas import parse_json
@@ -341,18 +341,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _check_files(folder: Path, split: str, manifest: dict[str, Any], hashes: bool = False) -> None:
     """Check the size of each file of the split and the tokenizer and, with ``hashes``, its content."""
-    for name, entry in {**manifest["splits"][split]["files"], **manifest["tokenizer"]["files"]}.items():
-        path = folder / name
-        if not path.is_file():
-            raise DataError(f"the corpus {folder} is incomplete: {name} is missing; {_AGAIN}")
-        if (size := path.stat().st_size) != entry["bytes"]:
-            raise DataError(
-                f"the corpus {folder} is damaged: {name} has {size:,} bytes, its manifest says {entry['bytes']:,}; {_AGAIN}"
-            )
-        if hashes and sha256_file(path) != entry["sha256"]:
-            raise DataError(
-                f"the corpus {folder} is damaged: the bytes of {name} changed since it was prepared; {_AGAIN}"
-            )
+    files = {**manifest["splits"][split]["files"], **manifest["tokenizer"]["files"]}
+    if (problem := difference(folder, files, hashes)) is not None:
+        raise DataError(f"the corpus {folder} is damaged: {problem}; {_AGAIN}")
 
 
 def _digest(manifest: dict[str, Any]) -> str:

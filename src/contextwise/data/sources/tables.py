@@ -100,16 +100,7 @@ def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_fiel
     count = 0
     for table in tables:
         names = table.schema.names
-        values: dict[str, list[Any]] = {}
-        for column, array in zip(names, table.columns, strict=True):
-            try:
-                values[column] = array.to_pylist()
-            except Exception as error:  # a time zone that is unknown here, a time beyond the year 9999
-                reason = one_line(error)
-                raise DataError(
-                    f"{name}: the column {column!r} holds a value that Python does not have ({reason}); change it, or leave "
-                    "the column out"
-                ) from None
+        values = {column: array.to_pylist() for column, array in zip(names, table.columns, strict=True)}
         check_columns(name, names, text_field, values)
         texts = values.pop(text_field)
         for row, text in enumerate(texts):

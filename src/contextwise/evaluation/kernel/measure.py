@@ -55,7 +55,6 @@ class Measure(Settings):
         result: class of its results.
         compared: settings that a comparison of results names where they differ.
         scored: what a measure of losses scores on its own, in words; losses per token of other things are not compared.
-        numbers: the type of its own part of the summary, ``MODULE:NAME``, for the JSON Schema.
         default_dtype: default number format of the weights, as for :class:`Subject`.
     """
 

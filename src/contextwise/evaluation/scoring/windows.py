@@ -18,7 +18,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,9 +33,6 @@ from contextwise.models import token_losses
 from contextwise.models.losses import IGNORED, evaluation_mode
 from contextwise.models.prefix import reads_prefix
 from contextwise.models.rope import forget_lengths, same_frequencies_up_to
-
-if TYPE_CHECKING:
-    pass
 
 
 class Documents(Protocol):

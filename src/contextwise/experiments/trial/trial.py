@@ -24,7 +24,6 @@ import numpy as np
 from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
 from contextwise.base.estimates import as_json, duration, listed
 from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
-from contextwise.base.machine import busy
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.comparison.decided import RESULT, Comparison
@@ -137,8 +136,6 @@ class Trial:
         self.arms.check_causality()
         rounds = TIMED_ROUNDS[self.settings.equal]
         say(f"timing a few steps of {listed(list(self.arms.recipes))}")
-        if note := busy():
-            say(f"note: {note}")
         return self.arms.lengths(seconds_per_step(self.arms.recipes, rounds, self.settings.executor))
 
     def _plan_fits(self) -> bool:

@@ -198,6 +198,7 @@ def test_bins_hold_each_number_of_visible_tokens_once(context):
     bins = Bins.logarithmic(context)
     assert bins.low[0] == 1 and bins.high[-1] == context
     assert (bins.low[1:] == bins.high[:-1] + 1).all()
+    assert (bins.high[:-1] < 2 * bins.low[:-1]).all()  # no bin but the last is wider than a doubling
     widths = bins.high - bins.low + 1
     assert len(bins) == 1 or 2 * widths[-1] >= widths[-2]
 

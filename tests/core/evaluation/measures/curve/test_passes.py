@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from contextwise.base.errors import CheckpointError, Interrupted
-from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.curve.passes import last_tenth, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.scoring import windows as scoring
@@ -68,34 +67,6 @@ def test_running_curve_is_each_position_scored_alone(models, corpus_of, work, ki
         assert sums.tail.targets[row] == len(mine)
 
 
-def test_running_curve_of_held_out_text(corpus_folder, model_of, work):
-    held_out = Corpus.open(corpus_folder, split="validation")
-    model = model_of("gpt_neox", vocab_size=held_out.vocab_size, n_positions=24)
-    chosen = np.argsort(held_out.lengths)[:3].tolist()
-
-    class Few:
-        lengths = held_out.lengths[chosen]
-        end_of_text = held_out.end_of_text
-
-        def document(self, index):
-            return held_out.document(chosen[index])
-
-    sums = run(model, Few(), work, context=24)
-    expected, _ = brute_force(model, Few(), 24)
-    np.testing.assert_allclose(sums.loss, expected.mean(0), atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_truncated_and_running_agree_on_the_same_windows(models, corpus_of, tmp_path, kind):
-    corpus, model, context = corpus_of(LENGTHS, end_of_text=None), models[kind], 12
-    running = run(model, corpus, Work(tmp_path / "r", "", {}))
-    plan = whole_windows(corpus, context)
-    for visible in (1, 2, 5, 11, 12):
-        targets = Targets(plan.document, plan.start + visible)
-        sums = truncated_pass(model, corpus, targets, [visible], Work(tmp_path / "t", "", {}), batch_tokens=36)
-        assert sums.loss[0] == pytest.approx(running.loss[visible - 1], abs=1e-5)
-
-
 def test_truncated_pass_scores_the_same_targets_with_only_the_nearest_visible(models, corpus_of, work):
     corpus, model = corpus_of([30, 40]), models["gpt_neox"]
     targets = Targets(np.array([0, 0, 1]), np.array([12, 29, 20]))
@@ -108,31 +79,6 @@ def test_truncated_pass_scores_the_same_targets_with_only_the_nearest_visible(mo
         assert sums.loss[k] == pytest.approx(np.mean(losses), abs=1e-5)
         np.testing.assert_allclose(sums.bin_nats[:, k], [sum(losses[:2]), losses[2]], atol=1e-5)
     assert sums.bin_targets.tolist() == [[2, 2, 2], [1, 1, 1]] and sums.tail is None
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 30, 10_000])
-def test_batches_do_not_matter(models, corpus_of, work, tmp_path, batch_tokens):
-    corpus, model = corpus_of(LENGTHS), models["contextlm"]
-    whole = run(model, corpus, work)
-    other = run(model, corpus, Work(tmp_path / "other", "", {}), batch_tokens=batch_tokens)
-    np.testing.assert_allclose(other.bin_nats, whole.bin_nats, atol=1e-4)
-
-
-@pytest.mark.parametrize("windows", [1, 3])
-def test_a_stopped_running_pass_resumes(models, corpus_of, work, tmp_path, monkeypatch, stop_at, windows):
-    corpus, model = corpus_of(LENGTHS), models["gpt2"]
-    whole = run(model, corpus, Work(tmp_path / "whole", "", {}), batch_tokens=12)
-    stop_at(1 + windows)  # it looks before the first window, and behind each
-    with pytest.raises(Interrupted, match=rf"after {windows} of 8 windows"):
-        run(model, corpus, work, batch_tokens=12)
-    stop_at(0)
-    scored, real = [], scoring.window_losses
-    monkeypatch.setattr(scoring, "window_losses", lambda *a: scored.append(len(a[3])) or real(*a))
-    resumed = run(model, corpus, work, batch_tokens=12)
-    assert sum(scored) == 8 - windows
-    for name in ("loss", "bin_nats"):
-        np.testing.assert_array_equal(getattr(resumed, name), getattr(whole, name))
-    np.testing.assert_array_equal(resumed.tail.nats, whole.tail.nats)
 
 
 def test_a_stopped_truncated_pass_resumes(models, corpus_of, work, tmp_path, stop_at):
