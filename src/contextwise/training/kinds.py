@@ -267,14 +267,6 @@ class PretrainedModel(ModelSettings):
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(default=False, description="train only the context pathway")
-    rope: Literal["none", "linear", "yarn", "base"] | None = Field(
-        default=None,
-        description="how rotary positions change for a data.context longer than the model was trained with",
-    )
-    rope_factor: float | None = Field(
-        default=None, ge=1, description="of linear and yarn; by default the new context over the old"
-    )
-    rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
     @property
     def starts(self) -> dict[str, str]:  # type: ignore[override]
@@ -309,14 +301,6 @@ class PretrainedModel(ModelSettings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "PretrainedModel":
-        problems = []
         if self.freeze_backbone and self.context_predictor is None:
-            problems.append(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
-        if (self.rope == "base") != (self.rope_base is not None):
-            problems.append(Problem("rope: base and rope_base go together; set both, or neither"))
-        if self.rope_factor is not None and self.rope not in ("linear", "yarn"):
-            fix = "set rope to one of them, or remove it"
-            problems.append(Problem("belongs to linear and yarn", "rope_factor", self.rope_factor, fix))
-        if problems:
-            raise ConfigError(*problems)
+            raise ConfigError(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
         return self
