@@ -59,10 +59,7 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     if stages and chunk > min(stages):
         why = f"but {source} has chunks of {chunk} tokens, more than the first stage"
         problems.append(Problem(why, "data.context_stages", stages))
-    if model.context_predictor is not None and kind != "decoder":
-        why = f"needs a decoder, but {source} is not one"
-        problems.append(Problem(why, "model.context_predictor", fix="remove it"))
-    elif model.context_predictor is not None and prompt_form(config) is not None:
+    if model.context_predictor is not None and prompt_form(config) is not None:
         why = f"needs a model that reads its prompts causally, but {source} reads them as a prefix"
         problems.append(Problem(why, "model.context_predictor", fix="remove it, or start from a causal model"))
     if problems:
