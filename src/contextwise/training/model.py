@@ -26,6 +26,7 @@ from contextwise.models.spec import (
     pretraining_losses,
     spec_of,
     training_flops_per_example,
+    training_flops_per_target,
 )
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
@@ -161,19 +162,18 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
     return model
 
 
-def stage_flops(
-    recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int], trained: Any = None
-) -> list[tuple[int, float]]:
-    """The examples of each stage of a run, and the operations of one of them without the vocabulary head.
+def run_flops(
+    recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int]
+) -> tuple[list[tuple[int, float]], float]:
+    """The examples of each stage of a run, with the operations of one without the vocabulary head; and the head's per target.
 
     ``lengths`` are the inputs and outputs of an example, which a stage of shorter windows divides.
     """
-    inputs, outputs = lengths
-    stages = []
+    (inputs, outputs), trained, stages = lengths, recipe.model.trained, []
     for examples, context in recipe.windows:
         parts = recipe.data.context // context
         stages.append((examples, parts * training_flops_per_example(config, inputs // parts, outputs, trained)))
-    return stages
+    return stages, training_flops_per_target(config, trained)
 
 
 def compile_for(trained: "TrainedModel", whole: bool) -> None:
