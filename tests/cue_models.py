@@ -19,10 +19,10 @@ FORMS = pytest.mark.parametrize(
 ENCODERS = pytest.mark.parametrize("kind", ["gpt2", "lstm"])
 
 
-def sentence_encoder(kind="gpt2", dropout=0.0):
+def sentence_encoder(kind="gpt2", dropout=0.0, **options):
     ends = {"bos_token_id": END, "eos_token_id": END, "vocab_size": VOCABULARY}
     if kind == "lstm":
-        return LSTMForCausalLM(LSTMConfig(hidden_size=STATES, num_hidden_layers=2, **ends))
+        return LSTMForCausalLM(LSTMConfig(hidden_size=STATES, num_hidden_layers=2, **ends, **options))
     drop = {"resid_pdrop": dropout, "embd_pdrop": dropout, "attn_pdrop": dropout}
     return AutoModelForCausalLM.from_config(
         GPT2Config(n_positions=LONGEST, n_embd=STATES, n_layer=2, n_head=2, **ends, **drop)

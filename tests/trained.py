@@ -12,7 +12,11 @@ from safetensors.torch import load_file
 from contextwise.base.runs import RunFolder
 from contextwise.training import Recipe, train
 from contextwise.training.trainer import PretrainingTrainer
+from processes import finish_training
 from small import recipe_values
+
+COMPARED = {"loss", "replay_loss", "best_context_loss", "standard_error", "input_tokens", "target_tokens"}
+"""Columns of the metrics in which runs of one and of two processes agree."""
 
 
 def trained(values: dict[str, Any]) -> RunFolder:
@@ -53,6 +57,24 @@ def cut_back(run: Any, last: int, copy: Path | None = None) -> Path:
         shutil.rmtree(folder / gone)
     (folder / "summary.json").unlink()
     return folder
+
+
+def trained_by_two(
+    folder: Path, values: dict[str, Any], near: float = 1e-4, start: Any = finish_training, **training: Any
+) -> tuple[RunFolder, RunFolder]:
+    """The runs of a recipe in one process and in two, these with further settings: the same weights, losses and counts."""
+    one = trained(values | {"output": str(folder / "one")})
+    values = values | {"output": str(folder / "two"), "training": values["training"] | training}
+    code, output = start(write_recipe(folder, values), processes=2)
+    assert code == 0, output[-3000:]
+    two = RunFolder(folder / "two")
+    assert near > 1e-3 or farthest(one, two) < near
+    for a, b in zip(one.metrics(), two.metrics(), strict=True):
+        assert (a["kind"], a["step"]) == (b["kind"], b["step"])
+        for name in COMPARED & a.keys():
+            assert b[name] == pytest.approx(a[name], abs=near)
+        assert b.get("grad_norm", 0) == pytest.approx(a.get("grad_norm", 0), rel=10 * near)
+    return one, two
 
 
 def timeless(run: Any) -> list[dict[str, Any]]:

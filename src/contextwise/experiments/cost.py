@@ -10,9 +10,8 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console, progress_bar
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
-from contextwise.models.spec import training_flops_per_target
 from contextwise.training.inputs import TrainingInputs, mean_targets
-from contextwise.training.model import stage_flops
+from contextwise.training.model import run_flops
 from contextwise.training.parameters import Upstream
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
@@ -51,7 +50,6 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     ``upstream`` knows the runs that it is made from; without it all of them must exist.
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
-    trained = model.trained
     targets: float = context
     if recipe.objective.name == "sentence" and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
@@ -65,8 +63,8 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     else:
         inputs = TrainingInputs.open(recipe)
         config, lengths, targets = inputs.config, inputs.lengths, mean_targets(inputs.stream)
-    per_target = training_flops_per_target(config, trained)
-    flops = sum(examples * each for examples, each in stage_flops(recipe, config, lengths, trained))
+    stages, per_target = run_flops(recipe, config, lengths)
+    flops = sum(examples * each for examples, each in stages)
     positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
     state_bytes, activation_bytes = training_memory(config, positions)
     return RunCost(

@@ -143,53 +143,10 @@ def stock_config(config: Any) -> Any:
     return config
 
 
-def extend_config(
-    config: Any, context: int, rope: str, factor: float | None, base: float | None, trained: int, source: str
-) -> None:
-    """Change a configuration in place, for training on with ``context`` tokens: the frequencies, and the positions.
-
-    ``base`` is another ``rope_theta``; ``factor`` of ``linear`` and ``yarn`` is by default ``context / trained``, times that
-    which the model has already; ``trained`` is the longest context that it was trained with, ``source`` its name in errors.
-    """
-    backbone = stock_config(config)
-    if not getattr(backbone, "rope_parameters", None):
-        learned = getattr(backbone, "max_position_embeddings", None)
-        shorter = f"choose a data.context of at most {learned}, or" if learned else "choose"
-        raise ConfigError(
-            f"the positions of {source} ({backbone.model_type}) are not rotary, so its context cannot grow; {shorter} a model "
-            "with rotary positions"
-        )
-    parameters = _parameters(backbone)
-    kind = parameters.get("rope_type", "default")
-    if kind not in ("default", rope):
-        same = f"set model.rope to {kind}, " if kind in ("linear", "yarn") else ""
-        raise ConfigError(
-            f"the positions of {source} are extended already (rope_type {kind!r} in its configuration); {same}choose a "
-            f"data.context of at most {backbone.max_position_embeddings}, or start from the model before it"
-        )
-    if rope in ("linear", "yarn"):
-        stretch = parameters.get("factor", 1.0) * context / trained if factor is None else factor
-        _extend(parameters, rope, stretch, parameters.get("original_max_position_embeddings", trained))
-        parameters.pop("attention_factor", None)  # that of the factor before
-    elif rope == "base":
-        parameters["rope_theta"] = base
-    backbone.max_position_embeddings = max(context, backbone.max_position_embeddings)
-
-
-def _parameters(config: Any) -> dict[str, Any]:
-    """The rotary parameters of a configuration; of full attention if sliding windows have their own."""
-    return config.rope_parameters.get("full_attention", config.rope_parameters)
-
-
-def _extend(parameters: dict[str, Any], rope: str, factor: float, original: int) -> None:
-    parameters |= {"rope_type": rope, "factor": factor}
-    if rope == "yarn":
-        parameters["original_max_position_embeddings"] = original
-
-
 def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module:
-    """Create a rotary module of the same class with extended frequencies."""
-    parameters = _parameters(module.config)
+    """Create a rotary module of the same class with extended frequencies; where windows slide, of full attention alone."""
+    parameters = module.config.rope_parameters
+    parameters = parameters.get("full_attention", parameters)
     kind = parameters.get("rope_type", "default")
     if kind != "default":
         raise ConfigError(
@@ -201,7 +158,9 @@ def _extended(module: Any, rope: Rope, factor: float, trained: int) -> nn.Module
             "dynamic NTK needs several frequencies per head, but a head of this model has only one (2 rotary dimensions); set "
             "`rope` to linear or yarn"
         )
-    _extend(parameters, rope, factor, trained)
+    parameters |= {"rope_type": rope, "factor": factor}
+    if rope == "yarn":
+        parameters["original_max_position_embeddings"] = trained
     module.config.max_position_embeddings = trained
     device = next(module.buffers()).device
     extended = type(module)(module.config).to(device).train(module.training)

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from huggingface_hub import ModelCardData
 from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from contextwise.base.config import validate
 from contextwise.base.estimates import count
-from contextwise.base.files import atomic_directory
+from contextwise.base.files import atomic_directory, without_folders
 from contextwise.base.hashes import seal
 from contextwise.base.plugins import is_ours
 from contextwise.base.pretrained import without_bars
@@ -110,27 +111,21 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     ``standalone`` says whether the model's folder contains its code.
     """
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
-    model, training = recipe.model, recipe.training
+    model = recipe.model
     config: Any = load_config(run.path)
     ours = is_ours(type(config).__module__)  # a variant for training alone leaves a stock model
     embeds = recipe.objective.whole_steps  # its loss compares vectors of texts
     loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
-    own = model.card(recipe, config)
-    data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *own.tags])
+    data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *model.tags])
     loss, validated = validation_loss(recipe, summary), measured_on(run.recipe(), summary.get("validation_examples"))
     rows = {  # None: does not apply
         "parameters": count(summary["parameters"]),
-        **own.rows,
-        "objective": summary.get("objective", "causal"),
         "prompt": "a prefix: its tokens see each other in both directions" if reads_prefix(config) else None,
         "embedding": "mean of the last states, compared by its cosine" if embeds else None,
         "training data": f"{summary['corpus']['path']} ({summary['corpus']['fingerprint'][:12]})",
         "training tokens": count(summary["tokens"]),
         "training context": f"{summary['context']} tokens",
-        "tokens per step": str(recipe.tokens_per_step),
-        "optimizer": f"{training.optimizer}, {recipe.rates_in_words}, {training.schedule}",
-        "precision": summary.get("precision"),
-        "seed": str(recipe.seed),
+        "precision": summary["precision"],
         "validation loss": None if loss is None else f"{loss}{validated}",
     }
     tokenizer = any((run.model / file).exists() for file in TOKENIZER_FILES)
@@ -150,7 +145,9 @@ def model_card(run: RunFolder, standalone: bool) -> str:
         lines.append(
             "# a vector of each text: contextwise model embed MODEL texts.txt; a pooler of the class itself is not trained"
         )
-    usage = "\n".join(["```python", *lines, *own.lines, "```"])
+    usage = "\n".join(["```python", *lines, *model.usage(config), "```"])
+    settings = yaml.safe_dump(without_folders(run.recipe()), sort_keys=False, allow_unicode=True)
     cells = {row: " ".join(value.split()).replace("|", "\\|") for row, value in rows.items() if value is not None}
     table = "\n".join(["| | |", "|---|---|", *(f"| {row} | {cell} |" for row, cell in cells.items())])
-    return f"---\n{data.to_yaml()}\n---\n\n# {recipe.name}\n\n{table}\n\n{usage}\n\nTrained with Contextwise.\n"
+    text = f"{table}\n\n{usage}\n\nTrained with Contextwise, by this recipe:\n\n```yaml\n{settings}```\n"
+    return f"---\n{data.to_yaml()}\n---\n\n# {recipe.name}\n\n{text}"

@@ -8,14 +8,13 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.files import expanded, without_folders
+from contextwise.base.files import expanded
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
 from contextwise.models.variant.code import digest, name_code, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 from contextwise.training.settings import (
     DEEPEST,
-    Card,
     Layers,
     Length,
     ModelSection,
@@ -24,7 +23,6 @@ from contextwise.training.settings import (
     Width,
     families_of,
     known_size,
-    listed,
     wrong_kind,
 )
 
@@ -35,7 +33,6 @@ Injection = Literal["gate", "add", "normed_gate", "own_norms", "shared_norm", "p
 class ContextPredictorSettings(ModelSection):
     """ContextLM's pathway; without this section the plain backbone is trained."""
 
-    called = "context predictor"
     tag = "contextlm"
     registers = ("contextwise.models.contextlm.spec",)
 
@@ -69,7 +66,6 @@ class ContextPredictorSettings(ModelSection):
 class VariantSettings(ModelSection):
     """A model of the user's own; without this section the stock model is trained."""
 
-    called = "variant"
     registers = ("contextwise.models.variant.spec",)
     outermost = True
     short_form: ClassVar[dict[str, Any]] = {"type": "string", "pattern": r"\.py:"}
@@ -104,9 +100,6 @@ class VariantSettings(ModelSection):
         whole = VariantConfig(config, Path(self.file).name, self.name, self.options, self.sha256)
         meta_model(whole)  # built once, so that what is wrong with it is found now
         return whole
-
-    def card(self) -> str:
-        return listed({Path(self.file).name: self.name, **self.options, "SHA-256": self.sha256[:12]})
 
 
 class NewModel(ModelSettings):
@@ -169,15 +162,6 @@ class NewModel(ModelSettings):
 
         size = known_size(self.vocab_size, vocab_size)
         return composed(self.stock(size, self.max_context or recipe.data.context, end_of_text), self, recipe.singles)
-
-    def card(self, recipe: Any, config: Any) -> Card:
-        shape, changed = self.shape, self.layers or self.width or self.heads or self.feed_forward
-        size = self.family if changed else f"{self.family} {self.size}"
-        backbone = f"{size}: {shape.layers + self.extra_layers} layers of {shape.width} channels, {shape.heads} heads"
-        if self.feed_forward is not None:
-            backbone += f", feed-forward layers of {self.feed_forward}"
-        rows, tags, lines = super().card(recipe, config)
-        return Card({"backbone": backbone, **rows}, tags, lines)
 
     @field_validator("family", mode="before")
     @classmethod
@@ -267,14 +251,6 @@ class PretrainedModel(ModelSettings):
     pretrained: str = Field(description="a run, a model's folder, or NAME or NAME@REVISION on the Hub")
     context_predictor: ContextPredictorSettings | None = None
     freeze_backbone: bool = Field(default=False, description="train only the context pathway")
-    rope: Literal["none", "linear", "yarn", "base"] | None = Field(
-        default=None,
-        description="how rotary positions change for a data.context longer than the model was trained with",
-    )
-    rope_factor: float | None = Field(
-        default=None, ge=1, description="of linear and yarn; by default the new context over the old"
-    )
-    rope_base: float | None = Field(default=None, gt=1, description="of the method base: rope_theta, such as 500000")
 
     @property
     def starts(self) -> dict[str, str]:  # type: ignore[override]
@@ -303,20 +279,8 @@ class PretrainedModel(ModelSettings):
             model.requires_grad_(False)
             model.context.requires_grad_(True)
 
-    def card(self, recipe: Any, config: Any) -> Card:
-        rows, tags, lines = super().card(recipe, config)
-        return Card({"backbone": f"`{without_folders(self.pretrained)}`", **rows}, tags, lines)
-
     @model_validator(mode="after")
     def _goes_together(self) -> "PretrainedModel":
-        problems = []
         if self.freeze_backbone and self.context_predictor is None:
-            problems.append(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
-        if (self.rope == "base") != (self.rope_base is not None):
-            problems.append(Problem("rope: base and rope_base go together; set both, or neither"))
-        if self.rope_factor is not None and self.rope not in ("linear", "yarn"):
-            fix = "set rope to one of them, or remove it"
-            problems.append(Problem("belongs to linear and yarn", "rope_factor", self.rope_factor, fix))
-        if problems:
-            raise ConfigError(*problems)
+            raise ConfigError(Problem(": nothing else would be trained; set context_predictor too", "freeze_backbone"))
         return self

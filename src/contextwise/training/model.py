@@ -1,7 +1,6 @@
 """The model of a run: its configuration, its initial weights, and the module that computes the loss."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
-from contextwise.base.runs import RunFolder
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
@@ -19,7 +17,7 @@ from contextwise.models.loading import kind_of, load_as, load_config, load_model
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.prefix import reads_prefix
 from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
-from contextwise.models.rope import extend_config, stock_config
+from contextwise.models.rope import stock_config
 from contextwise.models.spec import (
     Losses,
     build_model,
@@ -28,6 +26,7 @@ from contextwise.models.spec import (
     pretraining_losses,
     spec_of,
     training_flops_per_example,
+    training_flops_per_target,
 )
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
@@ -42,20 +41,11 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     kind, stock = kind_of(config), stock_config(config)
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, source)]
     positions = getattr(config, "max_position_embeddings", None)
-    if model.rope is not None:
-        trained = _trained_context(config, source)
-        if context <= trained:
-            why = (
-                f"which is for a longer context, but data.context is {context} and {source} was trained with {trained}"
-            )
-            raise ConfigError(Problem(why, "model.rope", model.rope, "remove it"))
-        extend_config(config, context, model.rope, model.rope_factor, model.rope_base, trained, source)
-    elif positions is not None and positions < context:
-        why = f"but {source} has only {positions} positions"
-        fix = "set model.rope to linear, yarn, base or none, to train on with a longer context"
+    if positions is not None and positions < context:
+        why, fix = f"but {source} has only {positions} positions", "extend its rotary positions in its config.json"
         if not getattr(stock, "rope_parameters", None):
-            why, fix = f"{why}, which are not rotary", f"choose at most {positions}, or a model with rotary positions"
-        problems.append(Problem(why, "data.context", context, fix))
+            why, fix = f"{why}, which are not rotary", "take a model with rotary positions"
+        problems.append(Problem(why, "data.context", context, f"choose at most {positions}, or {fix}"))
     if (prefix := next((each for each in recipe.singles if each.has_prefix), None)) is not None:
         if has_own_spec(config):
             problems.append(prefix_problem(prefix, f"the {config.model_type} model {source}"))
@@ -70,23 +60,12 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     if stages and chunk > min(stages):
         why = f"but {source} has chunks of {chunk} tokens, more than the first stage"
         problems.append(Problem(why, "data.context_stages", stages))
-    if model.context_predictor is not None and kind != "decoder":
-        why = f"needs a decoder, but {source} is not one"
-        problems.append(Problem(why, "model.context_predictor", fix="remove it"))
-    elif model.context_predictor is not None and reads_prefix(config):
+    if model.context_predictor is not None and reads_prefix(config):
         why = f"needs a model that reads its prompts causally, but {source} reads them as a prefix"
         problems.append(Problem(why, "model.context_predictor", fix="remove it, or start from a causal model"))
     if problems:
         raise ConfigError(*problems)
     return composed(config, model, recipe.singles)
-
-
-def _trained_context(config: Any, source: str) -> int:
-    """The longest context that a model was trained with: in the run that trained it from scratch, else its positions."""
-    run = next((each for each in map(RunFolder, (Path(source), Path(source).parent)) if each.exists), None)
-    if run is not None and not (recipe := run.recipe()).get("model", {}).get("pretrained"):
-        return int(recipe["data"]["context"])
-    return int(getattr(config, "max_position_embeddings", None) or 0)
 
 
 def composed(config: PreTrainedConfig, model: ModelSettings, objectives: list[Objective]) -> PreTrainedConfig:
@@ -132,14 +111,10 @@ def _check_attention(recipe: Recipe, model: Any) -> None:
 
 
 def continued_model(settings: Any, config: Any) -> Any:
-    """Load a pretrained model, grow its vocabulary and positions to the configuration's, and add ContextLM's pathway."""
+    """Load a pretrained model, grow its vocabulary to the configuration's, and add ContextLM's pathway."""
     model = _pretrained(settings.pretrained, config)
     if config.vocab_size > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(config.vocab_size)  # for the objective's special tokens
-    if settings.rope is not None:
-        whole: Any = config if settings.context_predictor is None else config.backbone_config
-        loaded, model = model, build_model(with_embedding_norm(whole))
-        model.load_state_dict(loaded.state_dict())
     if settings.context_predictor is not None:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
     settings.freeze(model)
@@ -187,19 +162,18 @@ def _pretrained(source: str, config: PreTrainedConfig) -> Any:
     return model
 
 
-def stage_flops(
-    recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int], trained: Any = None
-) -> list[tuple[int, float]]:
-    """The examples of each stage of a run, and the operations of one of them without the vocabulary head.
+def run_flops(
+    recipe: Recipe, config: PreTrainedConfig, lengths: tuple[int, int]
+) -> tuple[list[tuple[int, float]], float]:
+    """The examples of each stage of a run, with the operations of one without the vocabulary head; and the head's per target.
 
     ``lengths`` are the inputs and outputs of an example, which a stage of shorter windows divides.
     """
-    inputs, outputs = lengths
-    stages = []
+    (inputs, outputs), trained, stages = lengths, recipe.model.trained, []
     for examples, context in recipe.windows:
         parts = recipe.data.context // context
         stages.append((examples, parts * training_flops_per_example(config, inputs // parts, outputs, trained)))
-    return stages
+    return stages, training_flops_per_target(config, trained)
 
 
 def compile_for(trained: "TrainedModel", whole: bool) -> None:

@@ -33,7 +33,6 @@ from contextwise.base.runs import RunFolder, comparable, differing_keys
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
-from contextwise.models.spec import training_flops_per_target
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
@@ -43,7 +42,7 @@ from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import changed_input, refuse_changed
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_for, stage_flops, starting_model
+from contextwise.training.model import compile_for, run_flops, starting_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 
@@ -251,12 +250,12 @@ def build_trainer(
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
-    trained = recipe.model.trained
+    stages, per_target = run_flops(recipe, inputs.config, inputs.lengths)
     metrics = RunMetrics(
         examples_per_step=recipe.examples_per_step,
         example_tokens=recipe.data.context,
-        example_flops=stage_flops(recipe, inputs.config, inputs.lengths, trained),
-        flops_per_target=training_flops_per_target(inputs.config, trained),
+        example_flops=stages,
+        flops_per_target=per_target,
         peak=peak * processes.num_processes if peak else None,
     )
     args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)

@@ -15,7 +15,6 @@ from pydantic import Field, create_model
 from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.files import without_folders
 from contextwise.objectives import Cut, Objective
 
 if TYPE_CHECKING:
@@ -27,19 +26,6 @@ Width = Annotated[int, Field(ge=1, le=2**20)]
 """A width, or a number of heads."""
 Length = Annotated[int, Field(ge=1, le=2**24)]
 VocabSize = Annotated[int, Field(ge=2, le=2**24)]
-
-
-class Card(NamedTuple):
-    """What a kind of model adds to the card of a model: rows (None: does not apply), tags of the Hub, and lines of code."""
-
-    rows: dict[str, str | None]
-    tags: list[str]
-    lines: list[str]
-
-
-def listed(settings: dict[str, object]) -> str:
-    """Settings as one line of a model card, without folders."""
-    return ", ".join(f"{name} {without_folders(value)}" for name, value in settings.items())
 
 
 class Section(Settings):
@@ -65,13 +51,11 @@ class ModelSection(Section):
     """Settings of an optional section of ``model``: a part that is composed with a stock model.
 
     Attributes:
-        called: the part in a model card.
-        tag: its tag on the Hub; empty for none.
+        tag: on the Hub, of models with the part; empty for none.
         registers: as :attr:`ModelSettings.registers`.
         outermost: whether the part is composed after the others.
     """
 
-    called: ClassVar[str]
     tag: ClassVar[str] = ""
     registers: ClassVar[tuple[str, ...]] = ()
     outermost: ClassVar[bool] = False
@@ -79,10 +63,6 @@ class ModelSection(Section):
     @abstractmethod
     def compose(self, config: Any) -> Any:
         """The configuration of the composition around that of a model."""
-
-    def card(self) -> str:
-        """The part in a model card."""
-        return listed(self.model_dump())
 
 
 class DataSection(Section):
@@ -279,10 +259,14 @@ class ModelSettings(Settings, ABC):
         given = {name: value for name, value in values.items() if isinstance(value, ModelSection)}
         return dict(sorted(given.items(), key=lambda item: item[1].outermost))
 
-    def card(self, recipe: Any, config: Any) -> Card:
-        """What the card of a trained model says of it."""
-        parts = self.sections.values()
-        return Card({each.called: each.card() for each in parts}, [each.tag for each in parts if each.tag], [])
+    @property
+    def tags(self) -> list[str]:
+        """Tags of a trained model on the Hub."""
+        return [each.tag for each in self.sections.values() if each.tag]
+
+    def usage(self, config: Any) -> list[str]:
+        """Lines of Python on the card of a trained model, after those that load it."""
+        return []
 
 
 def known_size(setting: int | None, vocab_size: int | None) -> int:

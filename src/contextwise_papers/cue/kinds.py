@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from contextwise.base.errors import ConfigError, Problem
-from contextwise.base.files import without_folders
 from contextwise.models.sizes import OUR_SIZES
 from contextwise.training.kinds import NewModel
-from contextwise.training.settings import Card, ModelSettings, VocabSize, Width, known_size, listed
+from contextwise.training.settings import ModelSettings, VocabSize, Width, known_size
 from contextwise_papers.cue.settings import TRAINED, AnyStage, ContextSettings, JointStage, ProxyStage, Stage, Started
 
 
@@ -71,16 +70,14 @@ class CueModel(ModelSettings):
 
         freeze(model, self.cue.stage)
 
-    def card(self, recipe: Any, config: Any) -> Card:
+    @property
+    def tags(self) -> list[str]:
+        return ["cue"]
+
+    def usage(self, config: Any) -> list[str]:
         from contextwise_papers.cue.spec import usage
 
-        values = self.cue.model_dump(exclude_defaults=True)  # the sources first
-        sources = ("stage", "start", "sentence_encoder", "text_encoder", "pooling")
-        stage = {name: values[name] for name in (*sources, *values) if name in values}
-        backbone = f"`{without_folders(values.get('sentence_encoder') or values['start'])}`, frozen"
-        contexts = None if recipe.data.contexts is None else ", ".join(recipe.data.contexts.types)
-        rows: dict[str, str | None] = {"backbone": backbone, "CUE": listed(stage), "contexts": contexts}
-        return Card(rows, ["cue"], usage(config))
+        return usage(config)
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         raise ConfigError(

@@ -74,7 +74,6 @@ class MultiTokenSettings(ModelSection):
     """Multi-token heads; without this section only the next-token head is trained."""
 
     about: ClassVar[str] = "heads for several future tokens"
-    called = "multi-token heads"
     arms: ClassVar[dict[str, list[str]]] = {"multitoken": ["model.multi_token.future_tokens=4"]}
     registers = ("contextwise_papers.objectives.multitoken.spec",)
 

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertModel, T5Config, T5ForConditionalGeneration
@@ -33,6 +35,10 @@ def test_a_run_is_exported_with_a_card_that_the_hub_can_read(contextwise, run, w
     assert ("trust_remote_code=True" in card.text) == bool(standalone)
     assert ("import contextwise" in card.text) != bool(standalone)
     assert f"{run.summary()['validation_loss']:.4f} nats per token" in card.text
+    settings = yaml.safe_load(card.text.partition("```yaml\n")[2].partition("```")[0])
+    corpus = run.recipe()["data"]["corpus"]
+    assert settings | {"data": settings["data"] | {"corpus": corpus}} == run.recipe()  # without the folders
+    assert settings["data"]["corpus"] == Path(corpus).name
     assert load_model(workplace / "shared", device="cpu").config.model_type == "contextlm"
     tokenizer = load_tokenizer(workplace / "shared")
     assert tokenizer.decode(tokenizer("the model").input_ids) == "the model"

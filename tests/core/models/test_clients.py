@@ -2,13 +2,15 @@
 
 import pytest
 import torch
-from test_stock_trainer import tokenizer
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     DataCollatorForLanguageModeling,
     DynamicCache,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
 )
@@ -76,33 +78,43 @@ def test_the_trainer_finds_the_labels(kind):
     assert find_labels(kind) == ["labels"]
 
 
+QUIET = {"report_to": [], "use_cpu": True, "disable_tqdm": True}
+
+
+def collated(model, folder, count, **options):
+    """A stock Trainer of rows of different lengths, each a run of consecutive words, which a collator pads on the right."""
+    words = {f"w{i}": i for i in range(60)} | {"[PAD]": 60}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "w0")), pad_token="[PAD]")
+    rows = [{"input_ids": [(start + i) % 60 for i in range(6 + start % 9)]} for start in range(count)]
+    arguments = TrainingArguments(output_dir=str(folder), **QUIET, **options)
+    collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    return Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=collator)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["contextlm", "multitoken"])
+def test_a_user_trains_with_the_stock_trainer(kind, tmp_path):
+    model = COMPOSED[kind]()
+    options = {"max_steps": 60, "per_device_train_batch_size": 16, "learning_rate": 1e-2, "logging_steps": 10}
+    trainer = collated(model, tmp_path, 64, save_strategy="no", **options)
+    trainer.train()
+    losses = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+    assert losses[-1] < 0.6 * losses[0]
+    text = model.eval().generate(torch.tensor([[5, 6, 7]]), max_new_tokens=4, do_sample=False, pad_token_id=60)
+    assert text[0].tolist() == [5, 6, 7, 8, 9, 10, 11]
+
+
 @pytest.mark.parametrize("kind", COMPOSED)
 def test_the_stock_trainer_evaluates_and_keeps_the_best_model(kind, tmp_path):
-    torch.manual_seed(0)
-    model = COMPOSED[kind]()
-    rows = [{"input_ids": [(start + i) % 60 for i in range(6 + start % 9)]} for start in range(8)]
-    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 8, "report_to": []}
+    arguments = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 8, "load_best_model_at_end": True}
     arguments |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    trainer = Trainer(
-        model=model,
-        args=TrainingArguments(
-            output_dir=str(tmp_path),
-            max_steps=3,
-            learning_rate=5.0,  # far too high: the loss jumps
-            load_best_model_at_end=True,
-            use_cpu=True,
-            disable_tqdm=True,
-            **arguments,
-        ),
-        train_dataset=rows,
-        eval_dataset=rows,
-        data_collator=DataCollatorForLanguageModeling(tokenizer(), mlm=False),
-    )
+    # The rate is far too high: the loss jumps.
+    trainer = collated(COMPOSED[kind](), tmp_path, 8, max_steps=3, learning_rate=5.0, **arguments)
     trainer.train()
     losses = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
     assert len(losses) == 3 and trainer.state.best_metric == min(losses)
     assert trainer.evaluate()["eval_loss"] == pytest.approx(min(losses), rel=1e-5)
-    assert trainer.predict(rows).predictions.shape[:2] == (8, 13)  # the logits, not the losses of heads
+    assert trainer.predict(trainer.eval_dataset).predictions.shape[:2] == (8, 13)  # the logits, not the losses of heads
 
 
 @FAMILIES
@@ -295,8 +307,8 @@ def test_holes_in_a_mask_are_no_borders_of_documents():
 
 def trained(model, folder, **options):
     """A stock Trainer of one step on two rows, without padding."""
-    quiet = {"report_to": [], "save_strategy": "no", "use_cpu": True, "disable_tqdm": True, "label_names": ["labels"]}
-    arguments = TrainingArguments(str(folder), max_steps=1, per_device_train_batch_size=2, **quiet | options)
+    own = {"save_strategy": "no", "label_names": ["labels"]}
+    arguments = TrainingArguments(str(folder), max_steps=1, per_device_train_batch_size=2, **QUIET | own | options)
     rows = [{"input_ids": row, "labels": row} for row in draw(2, 9).tolist()]
     return Trainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
 

@@ -112,21 +112,6 @@ def test_gate_starts_as_the_backbone(family, options):
         assert torch.equal(model(tokens, use_cache=False).logits, stock(tokens, use_cache=False).logits)
 
 
-@FAMILIES
-def test_loss_is_that_of_the_logits(family):
-    model = contextlm(family)
-    tokens = draw(3, 19)
-    labels = tokens.clone()
-    labels[0, :7] = -100
-    logits = model(tokens, use_cache=False).logits
-    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-    torch.testing.assert_close(model(tokens, labels=labels).loss, expected)
-    model.train()
-    out = model(tokens, labels=labels)
-    assert out.logits is None
-    torch.testing.assert_close(out.loss, expected)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -165,13 +165,16 @@ def test_a_document_that_begins_in_a_cached_step_takes_its_own_first_token(famil
         assert torch.equal(result[i], h[0, 5])
 
 
-def test_the_predictor_runs_at_chunk_ends_only():
-    model = contextlm("gpt2", chunk_size=4)
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_the_predictor_runs_at_chunk_ends_only(family, cache):
+    model = contextlm(family, chunk_size=4)
     calls = []
     model.context.layers[0].register_forward_hook(lambda *_: calls.append(1))
-    model.generate(draw(1, 6), max_new_tokens=16, do_sample=False, pad_token_id=0)
-    # The prompt's chunk (0-3) in one call, then the ends at positions 7, 11, 15, 19 of the 15 steps that follow.
-    assert len(calls) == 1 + 4
+    options = {"max_new_tokens": 19, "do_sample": False, "pad_token_id": 0, "attention_mask": torch.ones(2, 6)}
+    model.generate(draw(2, 6), cache_implementation=cache, **options)
+    # The prompt's chunk (0-3) in one call, then the ends at positions 7, 11, 15, 19 and 23 of the 18 steps that follow.
+    assert len(calls) == 1 + 5
 
 
 @pytest.mark.parametrize("cache", [DynamicCache, StaticCache])

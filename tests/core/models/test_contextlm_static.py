@@ -71,16 +71,6 @@ def test_decoding_compiles_into_two_graphs(family):
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_the_predictor_runs_at_chunk_ends_only(family):
-    model = contextlm(family, chunk_size=4)
-    calls = []
-    model.context.layers[0].register_forward_hook(lambda *_: calls.append(1))
-    model.generate(prompts(2, 6), cache_implementation="static", **OPTIONS)
-    # The prompt's pass, and the steps that feed tokens 7, 11, 15, 19 and 23 (positions count from 0).
-    assert len(calls) == 1 + 5
-
-
 def test_a_cache_can_be_used_again():
     model = contextlm("llama", chunk_size=3)
     cache = StaticCache(config=model.config, max_cache_len=LONGEST)

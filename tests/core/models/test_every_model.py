@@ -1,15 +1,18 @@
-"""The contract of every composed model: rows, caches, attention, files and gradients change no result."""
+"""The contract of every model of the project: rows, caches, attention, files and gradients change no result."""
 
 import copy
 from functools import partial
 
 import pytest
 import torch
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 import contextlm_models
 from contextlm_models import contextlm, normed
+from contextwise.models import token_losses
+from contextwise.models.spec import pretraining_losses
+from cue_models import cue_model, sentence_encoder
 from every_model import over_context
 from multitoken_models import all_logits, multitoken
 
@@ -21,7 +24,7 @@ GENERATING = {
     **{f"{head} heads of {family}": partial(multitoken, family, head) for family in FAMILIES for head in HEADS},
     **{f"embedding norm of {family}": partial(normed, family) for family in FAMILIES},
 }
-MODELS = {
+COMPOSED = {
     **GENERATING,
     **{f"ContextLM {f} {form}": partial(contextlm, f, **options) for f in FAMILIES for form, options in FORMS.items()},
     **{
@@ -31,7 +34,21 @@ MODELS = {
     },
     **{f"{head} heads over {f}": partial(over_context, f, head, **EVERY_LAYER) for f in FAMILIES for head in HEADS},
 }
-EVERY = pytest.mark.parametrize("name", MODELS)
+
+
+def lstm(tied):
+    torch.manual_seed(0)
+    model = sentence_encoder("lstm", tie_word_embeddings=tied)
+    torch.nn.init.normal_(model.embed.weight)  # larger, so that tokens make a difference
+    return model
+
+
+LSTMS = {f"LSTM, tied: {tied}": partial(lstm, tied) for tied in (True, False)}
+CUE = {"CUE": cue_model, "CUE concatenated": partial(cue_model, form="concatenate")}
+CUE |= {"CUE of an LSTM": partial(cue_model, "lstm")}
+MODELS = COMPOSED | LSTMS | CUE
+EVERY, STOCK_BLOCKS = (pytest.mark.parametrize("name", names) for names in (MODELS, COMPOSED))
+WITH_CACHE = pytest.mark.parametrize("name", COMPOSED | LSTMS)
 
 
 def logits(model, tokens, **options):
@@ -46,14 +63,15 @@ def draw(rows, length, seed=0):
     return torch.randint(1, 23, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-@EVERY
+@WITH_CACHE
+@pytest.mark.parametrize("lengths", [[5, 1, 1, 4, 1, 1, 1], [1, 2, 3, 8]], ids=str)
 @torch.no_grad()
-def test_cached_pieces_equal_the_full_pass(name):
+def test_cached_pieces_equal_the_full_pass(name, lengths):
     model, tokens = MODELS[name]().eval(), draw(2, 14)
     full = logits(model, tokens, use_cache=False)
-    for cache in (DynamicCache(config=model.config), StaticCache(model.config, 16)):
-        parts = tokens.split([5, 1, 1, 4, 1, 1, 1], 1)
-        pieces = [logits(model, part, past_key_values=cache, use_cache=True) for part in parts]
+    caches = [DynamicCache()] if name in LSTMS else [DynamicCache(config=model.config), StaticCache(model.config, 16)]
+    for cache in caches:
+        pieces = [logits(model, part, past_key_values=cache, use_cache=True) for part in tokens.split(lengths, 1)]
         torch.testing.assert_close(torch.cat(pieces, 1), full, atol=1e-5, rtol=1e-4)
 
 
@@ -67,13 +85,13 @@ def test_padded_and_packed_rows_equal_each_alone(name, device):
     alone = [logits(model, each, use_cache=False)[0] for each in documents]
     for row, n, each in zip(logits(model, padded, attention_mask=padded.ne(0).long()), lengths, alone, strict=True):
         torch.testing.assert_close(row[9 - n :], each, atol=1e-5, rtol=1e-4)
-    for use_cache in (False, None):
+    for use_cache in (False, None) if "LSTM" not in name else ():  # which takes one document in a row
         packed = logits(model, torch.cat(documents, 1), position_ids=positions, use_cache=use_cache)[0]
         torch.testing.assert_close(packed, torch.cat(alone), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", GENERATING)
+@pytest.mark.parametrize("name", GENERATING | LSTMS)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generation_with_a_cache_equals_that_without(name, beams):
     model = MODELS[name]().eval()
@@ -84,11 +102,11 @@ def test_generation_with_a_cache_equals_that_without(name, beams):
         padded = pad(tokens, (5, 0))
         assert torch.equal(model.generate(tokens, **options), expected)
         assert torch.equal(model.generate(padded, attention_mask=padded.ne(0).long(), **options)[:, 5:], expected)
-        if beams == 1:
+        if beams == 1 and name not in LSTMS:
             assert torch.equal(model.generate(tokens, cache_implementation="static", **options), expected)
 
 
-@EVERY
+@STOCK_BLOCKS
 @torch.no_grad()
 def test_eager_attention_gives_the_same(name):
     model, tokens, positions = MODELS[name]().eval(), draw(2, 17), torch.cat([torch.arange(8), torch.arange(9)])[None]
@@ -100,7 +118,7 @@ def test_eager_attention_gives_the_same(name):
         torch.testing.assert_close(logits(model, tokens, use_cache=False, **each), expected, atol=1e-5, rtol=1e-4)
 
 
-@EVERY
+@WITH_CACHE
 def test_a_saved_model_is_loaded_by_the_auto_class(name, tmp_path):
     model, tokens = MODELS[name]().eval(), draw(2, 20)
     model.save_pretrained(tmp_path)
@@ -125,7 +143,7 @@ def test_a_model_made_twice_is_the_same(name):
         assert torch.equal(one, other) and torch.isfinite(one).all(), key
 
 
-@EVERY
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in LSTMS])
 def test_gradient_checkpointing_changes_nothing(name):
     tokens, gradients = draw(2, 16), []
     for checkpointing in (False, True):
@@ -136,3 +154,21 @@ def test_gradient_checkpointing_changes_nothing(name):
         gradients.append({key: each.grad for key, each in model.named_parameters() if each.grad is not None})
     assert gradients[0] and gradients[0].keys() == gradients[1].keys()
     assert all(torch.equal(each, gradients[1][key]) for key, each in gradients[0].items())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if "heads" not in name])
+def test_the_loss_is_that_of_the_logits(name):
+    """In training without logits; and of each token, for an evaluation."""
+    model, tokens = MODELS[name]().eval(), draw(3, 19)
+    labels = tokens.clone()
+    labels[0, :7] = -100
+    targets = pad(labels[:, 1:], (0, 1), value=-100)
+    expected = cross_entropy(logits(model, tokens, use_cache=False).flatten(0, 1), targets.flatten(), reduction="none")
+    torch.testing.assert_close(token_losses(model, tokens, targets).flatten(), expected)
+    mean = expected.sum() / targets.ne(-100).sum()
+    torch.testing.assert_close(model(tokens, labels=labels).loss, mean)
+    model.train()
+    torch.testing.assert_close(pretraining_losses(model, {"input_ids": tokens, "labels": targets}).minimised(), mean)
+    out = model(tokens, labels=labels)
+    assert out.logits is None
+    torch.testing.assert_close(out.loss, mean)

@@ -4,6 +4,7 @@ import importlib.util
 import math
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,13 @@ def small(family: str = "gpt2") -> nn.Module:
         shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **shape))
     return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=16, n_embd=8, n_layer=1, n_head=2))
+
+
+def variant_of(path: Path, name: str, config: Any, **options: Any) -> VariantForCausalLM:
+    sha256 = digest(read_code(path))
+    name_code(path, sha256)
+    torch.manual_seed(0)
+    return VariantForCausalLM(VariantConfig(config, path.name, name, options, sha256))
 
 
 def rows(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -236,11 +244,8 @@ def test_documents_of_a_row_have_the_losses_that_they_have_apart(lengths, horizo
 def test_a_variant_that_asks_for_positions_gets_them(name):
     """A step on documents that do not see each other is the step on them apart."""
     file, _, own = name.partition(":")
-    sha256 = digest(read_code(EXAMPLES / file))
-    name_code(EXAMPLES / file, sha256)
     config = LlamaConfig(**small("llama").config.to_dict() | {"eos_token_id": None})
-    torch.manual_seed(0)
-    model = VariantForCausalLM(VariantConfig(config, file, own, {}, sha256)).train()
+    model = variant_of(EXAMPLES / file, own, config).train()
     lengths = [5, 7, 4]
     tokens, positions = packed(lengths)
     labels = tokens.roll(-1)
@@ -250,10 +255,7 @@ def test_a_variant_that_asks_for_positions_gets_them(name):
 
 
 def test_the_vocabulary_of_a_variant_can_be_resized(tmp_path):
-    file = "token_order.py"
-    sha256 = digest(read_code(EXAMPLES / file))
-    name_code(EXAMPLES / file, sha256)
-    model = VariantForCausalLM(VariantConfig(small("llama").config, file, "TokenOrder", {}, sha256)).eval()
+    model = variant_of(EXAMPLES / "token_order.py", "TokenOrder", small("llama").config).eval()
     model.resize_token_embeddings(VOCABULARY + 3)
     assert model.config.vocab_size == VOCABULARY + 3
     model.save_pretrained(tmp_path)
@@ -298,11 +300,8 @@ class Buffered(GPT2LMHeadModel):
 def smeared(folder: Path, name: str = "Smeared", stem: str = "smeared-model", **options: bool) -> VariantForCausalLM:
     file = folder / f"{stem}.py"
     file.write_text(SMEARED)
-    sha256 = digest(read_code(file))
-    name_code(file, sha256)
-    torch.manual_seed(0)
     config = GPT2Config(vocab_size=50, n_positions=32, n_embd=8, n_layer=2, n_head=2, initializer_range=0.5)
-    return VariantForCausalLM(VariantConfig(config, file.name, name, options, sha256)).eval()
+    return variant_of(file, name, config, **options).eval()
 
 
 def test_values_outside_of_the_saved_state_are_computed_again(tmp_path):

@@ -9,9 +9,11 @@ from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
 from contextwise.data.windows import Windows
 from contextwise.experiments.cost import cost_of
+from contextwise.models import ContextLMConfig, ContextLMForCausalLM
 from contextwise.training import Recipe, train
 from contextwise.training.batches import divided
-from small import recipe_values
+from contextwise.training.inputs import TrainingInputs
+from small import recipe_values, save_model, small_gpt2
 from trained import trained
 
 STAGES = {8: 0.25, 16: 0.5}
@@ -79,3 +81,10 @@ def test_stages_that_do_not_fit_are_refused(tmp_path, stages, change, words):
     values = staged(tmp_path / "corpus", tmp_path / "run", stages, change)
     with pytest.raises(ConfigError, match=words):
         validate(Recipe, values, "the recipe")
+
+
+def test_stages_shorter_than_a_pretrained_models_chunks_are_refused(corpus_folder, tmp_path):
+    save_model(tmp_path / "model", ContextLMForCausalLM(ContextLMConfig(small_gpt2().config, chunk_size=4)))
+    values = staged(corpus_folder, tmp_path / "run", {2: 0.5}) | {"model": {"pretrained": str(tmp_path / "model")}}
+    with pytest.raises(ConfigError, match="context_stages is .* but .* has chunks of 4 tokens, more than the first"):
+        TrainingInputs.open(validate(Recipe, values, "the recipe"))

@@ -4,14 +4,24 @@ import shutil
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoConfig, MistralConfig, OPTConfig, PhiConfig
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPTNeoConfig,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    PhiConfig,
+)
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.data import prepare_corpus
 from contextwise.models import ContextLMConfig, ContextLMForCausalLM, build_model, load_model
 from contextwise.models.prefix import set_prefix
+from contextwise.models.rope import extend_positions, stock_config
 from contextwise.training import Recipe, train
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import TrainedModel, starting_model
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderModel
@@ -129,7 +139,7 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
         trained(values)
     values = values_from(backbone, corpus_folder, output)
     values["data"]["context"] = 64
-    with pytest.raises(ConfigError, match="data.context is 64, but .* has only 32 positions"):
+    with pytest.raises(ConfigError, match="has only 32 positions, which are not rotary; choose at most 32, or take a"):
         train(validate(Recipe, values, "the recipe"))
     values = values_from(backbone, corpus_folder, output)
     values["training"].pop("learning_rate")
@@ -139,6 +149,34 @@ def test_what_does_not_fit_is_refused_before_the_folder_is_made(backbone, corpus
     with pytest.raises(DataError, match=f"another tokenizer than that of .*with --tokenizer {backbone}$"):
         trained(values_from(backbone, tmp_path / "other", output))
     assert not output.exists()
+
+
+@pytest.mark.parametrize("rope", ["linear", "yarn"])
+@pytest.mark.parametrize("context", [False, True], ids=["llama", "contextlm"])
+def test_a_model_trains_on_with_the_positions_of_its_configuration(context, rope, corpus_folder, tmp_path):
+    """It starts as it is extended for a measurement, and its run is loaded so."""
+    shape = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    stock = LlamaConfig(**shape, num_attention_heads=2, max_position_embeddings=16, initializer_range=0.3)
+    torch.manual_seed(0)
+    model = build_model(ContextLMConfig(backbone_config=stock, chunk_size=4, injection="add") if context else stock)
+    model.save_pretrained(tmp_path / "short")
+    values = values_from(tmp_path / "long", corpus_folder, tmp_path / "run")
+    save_model(tmp_path / "long", model)
+    with pytest.raises(ConfigError, match="has only 16 positions; choose at most 16, or extend its rotary positions"):
+        trained(values)
+    changed = stock_config(model.config)
+    changed.rope_parameters |= {"rope_type": rope, "factor": 2.0, "original_max_position_embeddings": 16}
+    changed.max_position_embeddings = 32
+    save_model(tmp_path / "long", model)
+    recipe = validate(Recipe, values, "the recipe")
+    started = starting_model(recipe, TrainingInputs.open(recipe).config).eval()
+    extend_positions(extended := load_model(tmp_path / "short", device="cpu"), 32, rope)
+    tokens = torch.randint(0, 257, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        ours, theirs = (each(input_ids=tokens, use_cache=False).logits for each in (started, extended))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    parameters = stock_config(load_model(trained(values).path).config).rope_parameters
+    assert (parameters["rope_type"], parameters["factor"]) == (rope, 2.0)
 
 
 SMALL = {"vocab_size": 257, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

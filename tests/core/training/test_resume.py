@@ -6,7 +6,6 @@ import signal
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from torch import nn
 
@@ -20,9 +19,8 @@ from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.trainer import PretrainingTrainer
 from contextwise.training.verify import verify_run
-from processes import finish_training
 from small import EXACT, recipe_values, save_model, small_gpt2, write_documents
-from trained import half_done, same, stopped_after, timeless, trained, weights
+from trained import half_done, same, stopped_after, timeless, trained, trained_by_two
 
 UNUSED = """
 from torch import nn
@@ -67,15 +65,9 @@ def test_a_variant_with_layers_that_are_not_used_resumes(optimizer, corpus_folde
 @pytest.mark.slow
 def test_a_variant_with_layers_that_are_not_used_trains_in_two_processes(corpus_folder, tmp_path):
     (tmp_path / "unused.py").write_text(UNUSED)
-    for name, processes in (("one", 1), ("two", 2)):
-        values = recipe_values(corpus_folder, tmp_path / name, **EXACT)
-        values["model"] = {"layers": 1, "width": 32, "heads": 2, "variant": f"{tmp_path}/unused.py:Unused"}
-        file = tmp_path / f"{name}.yaml"
-        file.write_text(yaml.safe_dump(values))
-        status, output = finish_training(file, processes)
-        assert status == 0, output
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
+    values = recipe_values(corpus_folder, tmp_path, **EXACT)
+    values["model"] = {"layers": 1, "width": 32, "heads": 2, "variant": f"{tmp_path}/unused.py:Unused"}
+    trained_by_two(tmp_path, values)
 
 
 class Branches(nn.Module):

@@ -28,7 +28,7 @@ from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
-from trained import farthest, half_done, same, trained, write_recipe
+from trained import farthest, half_done, same, trained, trained_by_two, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -252,17 +252,9 @@ def test_two_processes_train_as_one(corpus_folder, tmp_path, settings, start):
     if "trunk" in settings:
         trained(recipe_values(corpus_folder, tmp_path / "trunk", **EXACT, **BRANCH, branches=[12], steps=20))
         settings = settings | {"trunk": str(tmp_path / "trunk")}
-    one = trained(recipe_values(corpus_folder, tmp_path / "one", **EXACT | settings | {"fsdp": False}))
-    values = recipe_values(corpus_folder, tmp_path / "two", **EXACT | settings)
-    code, output = start(write_recipe(tmp_path, values), processes=2)
-    assert code == 0, output
+    values = recipe_values(corpus_folder, tmp_path, **EXACT | settings | {"fsdp": False})
     near = 2e-3 if "optimizer" in settings else 1e-4
-    assert near > 1e-3 or farthest(one, tmp_path / "two") < near
-    for a, b in zip(one.metrics(), RunFolder(tmp_path / "two").metrics(), strict=True):
-        assert (a["kind"], a["step"]) == (b["kind"], b["step"])
-        for name in {"loss", "best_context_loss", "standard_error"} & a.keys():
-            assert b[name] == pytest.approx(a[name], abs=near)
-        assert b.get("grad_norm", 0) == pytest.approx(a.get("grad_norm", 0), rel=10 * near)
+    trained_by_two(tmp_path, values, near, start, fsdp=settings.get("fsdp", False))
 
 
 @pytest.mark.slow
@@ -463,18 +455,11 @@ def test_windows_that_do_not_share_out_evenly_are_refused(corpus_folder, tmp_pat
 @pytest.mark.long
 def test_processes_whose_micro_batches_complete_no_chunk_train_as_one(corpus_folder, tmp_path):
     """Such a micro-batch leaves the predictor unused, with which the processes must not wait for each other."""
-    losses = []
-    for processes in (1, 2):
-        folder = tmp_path / str(processes)
-        values = recipe_values(
-            corpus_folder, folder, steps=4, precision="fp32", micro_batch_tokens=32, log_every=1, evaluate_every=0
-        )
-        values["data"]["separate_documents"] = True
-        values["model"]["context_predictor"]["chunk_size"] = 32
-        code, output = finish_training(write_recipe(tmp_path, values), processes=processes)
-        assert code == 0, output
-        losses.append([row["loss"] for row in RunFolder(folder).metrics("train")])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    training = {"steps": 4, "precision": "fp32", "micro_batch_tokens": 32, "log_every": 1, "evaluate_every": 0}
+    values = recipe_values(corpus_folder, tmp_path, **training)
+    values["data"]["separate_documents"] = True
+    values["model"]["context_predictor"]["chunk_size"] = 32
+    trained_by_two(tmp_path, values)
 
 
 def test_without_clipping_the_gradient_is_measured_and_must_be_finite(corpus_folder, tmp_path, monkeypatch):

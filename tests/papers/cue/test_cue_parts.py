@@ -77,19 +77,6 @@ def test_a_frozen_sentence_encoder_has_no_dropout_and_keeps_no_graph():
     assert kept[-1].requires_grad
 
 
-def test_gradient_checkpointing_leaves_the_gradients():
-    result = []
-    for checkpointing in (False, True):
-        model = cue_model()
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        pretraining_losses(model.train(), batch_of(*draw())).minimised().backward()
-        result.append({name: value.grad for name, value in model.named_parameters() if value.grad is not None})
-    assert result[0].keys() == result[1].keys()
-    for name, gradient in result[0].items():
-        torch.testing.assert_close(result[1][name], gradient)
-
-
 # Files
 
 

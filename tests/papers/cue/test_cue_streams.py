@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-import yaml
 from torch.utils.data import default_collate
 
 from contextwise.base.runs import RunFolder
@@ -16,8 +15,8 @@ from contextwise.training.batches import NOT_FOR_MODELS, collate, tokens_read
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import part, recipe, same, weights
-from processes import finish_training
 from small import EXACT
+from trained import trained_by_two
 
 STEP = 8
 
@@ -112,14 +111,9 @@ def test_noise_differs_between_epochs_and_repeats_between_runs(life):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP2"])
-def test_two_processes_train_what_one_does(life, whole, sharded, tmp_path):
-    file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(exact(life, tmp_path / "two", fsdp=sharded, micro_batch_tokens=64)))
-    status, output = finish_training(file, processes=2)
-    assert status == 0, output[-3000:]
-    a, b = weights(tmp_path / "two"), weights(whole)
-    assert max((a[key] - b[key]).abs().max().item() for key in a) < 1e-4
-    assert same(part(tmp_path / "two", "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
+def test_two_processes_train_what_one_does(life, sharded, tmp_path):
+    _, two = trained_by_two(tmp_path, exact(life, tmp_path), fsdp=sharded, micro_batch_tokens=64)
+    assert same(part(two.path, "sentence_encoder"), part(life.folder / "lm", "sentence_encoder"))
 
 
 def test_operations_are_counted_by_what_is_trained(life):

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
@@ -11,7 +9,6 @@ from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
 from contextwise.models.prefix import set_prefix
 from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
-from examples import FEW
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
 
 HEADS = pytest.mark.parametrize("head", ["layer", "linear"])
@@ -49,31 +46,6 @@ def test_from_backbone_keeps_the_backbones_logits(family, head, n):
         torch.testing.assert_close(loss.loss, stock(tokens, labels=tokens).loss)
 
 
-@EVERY_FAMILY
-@HEADS
-@FEW
-@given(data=st.data())
-def test_every_cached_step_equals_the_full_pass(family, head, data):
-    length = data.draw(st.integers(2, 20))
-    at = data.draw(st.integers(1, length))
-    piece = data.draw(st.integers(1, 5))
-    heads = data.draw(st.integers(1, 3))
-    model = multitoken(family, head)
-    tokens = draw(2, length)
-    with torch.no_grad():
-        full = model(tokens, use_cache=False, heads=heads)
-        out = model(tokens[:, :at], use_cache=True, heads=heads)
-        result = [out]
-        while at < length:
-            cache = out.past_key_values
-            out = model(tokens[:, at : at + piece], past_key_values=cache, use_cache=True, heads=heads)
-            result.append(out)
-            at += piece
-    for name in ("logits", "future_logits") if heads > 1 else ("logits",):
-        pieces = torch.cat([getattr(o, name) for o in result], 1)
-        torch.testing.assert_close(pieces, getattr(full, name), atol=1e-5, rtol=1e-4)
-
-
 def test_generation_runs_the_first_head_only():
     model = multitoken("gpt2", "layer", 4)
     calls = [0] * 4
@@ -105,7 +77,7 @@ def test_the_vocabulary_can_be_resized(head):
 
 @HEADS
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
-def test_heads_on_a_contextlm(family, head, tmp_path):
+def test_heads_on_a_contextlm(family, head):
     torch.manual_seed(0)
     context = ContextLMForCausalLM(ContextLMConfig(backbone(family), chunk_size=3)).eval()
     torch.nn.init.normal_(context.context.gate.weight)
@@ -115,12 +87,8 @@ def test_heads_on_a_contextlm(family, head, tmp_path):
     assert torch.equal(model.generate(tokens, **options), context.generate(tokens, **options))
     static = model.generate(tokens, cache_implementation="static", **options)
     assert torch.equal(static, context.generate(tokens, **options))
-    model.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     with torch.no_grad():
-        result = all_logits(again(tokens, heads=3, use_cache=False))
-        assert torch.equal(result[:, :, 0], context(tokens, use_cache=False).logits)
-        assert torch.equal(result, all_logits(model(tokens, heads=3, use_cache=False)))
+        assert torch.equal(model(tokens, use_cache=False).logits, context(tokens, use_cache=False).logits)
     model.train()(tokens, labels=tokens).loss.backward()
     assert model.backbone.context.gate.weight.grad.abs().sum() > 0
 

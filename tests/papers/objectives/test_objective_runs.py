@@ -17,9 +17,8 @@ from contextwise.models.spec import build_model, pretraining_losses
 from contextwise.training import Recipe, train
 from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
-from processes import finish_training
 from small import EXACT, recipe_values
-from trained import cut_back, farthest
+from trained import cut_back, farthest, trained_by_two
 
 MIXTURE = {
     "name": "mixture",
@@ -110,17 +109,7 @@ def test_batches_with_different_numbers_of_targets_add_up_to_the_same_step(case,
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["masked", "ul2"])
 def test_two_processes_take_the_same_steps(case, sentences_folder, tmp_path):
-    train(recipe(sentences_folder, tmp_path / "one", case, **EXACT))
-    file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values(str(sentences_folder), str(tmp_path / "two"), case, **EXACT)))
-    status, output = finish_training(file, processes=2)
-    assert status == 0, output[-2000:]
-    assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4
-    rows = [[json.loads(line) for line in (tmp_path / n / "metrics.jsonl").open()] for n in ("one", "two")]
-    for a, b in zip(*rows, strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
-        if a["kind"] == "train":
-            assert (a["input_tokens"], a["target_tokens"]) == (b["input_tokens"], b["target_tokens"])
+    trained_by_two(tmp_path, values(sentences_folder, tmp_path, case, **EXACT))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from contextwise.objectives import NO_LOSS
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE
-from processes import finish_training
 from small import EXACT, recipe_values, write_documents, write_rows
-from trained import cut_back, farthest
+from trained import cut_back, farthest, trained_by_two
 
 CHANCE = 1e-4  # a test of a share fails where what was seen is rarer than this
 
@@ -345,14 +344,5 @@ class TestRefusals:
 
 @pytest.mark.slow
 def test_two_processes_replay_the_same_examples_as_one(corpora, tmp_path):
-    one = train(recipe(corpora, tmp_path / "one", **EXACT))
-    file = tmp_path / "two.yaml"
-    file.write_text(yaml.safe_dump(values(corpora, tmp_path / "two", **EXACT)))
-    status, output = finish_training(file, processes=2)
-    assert status == 0, output[-2000:]
-    assert farthest(tmp_path / "one", tmp_path / "two") < 1e-4
-    rows = RunFolder(tmp_path / "two").metrics()
-    for a, b in zip(one.metrics(), rows, strict=True):
-        assert a["loss"] == pytest.approx(b["loss"], abs=1e-4)
-        assert a.get("replay_loss") == pytest.approx(b.get("replay_loss"), abs=1e-4)
+    one, _ = trained_by_two(tmp_path, values(corpora, tmp_path, **EXACT))
     assert "replay_loss" in one.metrics("validation")[-1]

@@ -72,13 +72,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         module = run_code(config.sha256, config.file)
         own = getattr(module, config.name, None)
         if not callable(own):
-            named = {k: each for k, each in vars(module).items() if inspect.isclass(each) or inspect.isfunction(each)}
-            own_names = [k for k, each in named.items() if each.__module__ == module.__name__]
-            if not own_names:
-                raise ConfigError(
-                    f"the file {config.file} defines no class and no function; define {config.name!r} there"
-                )
-            hint = did_you_mean(config.name, own_names)
+            names = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+            hint = did_you_mean(config.name, names)
             raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}; {hint}")
         self.part: nn.Module | None = None
         try:
@@ -86,16 +81,9 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 self.model = self._of_class(own, backbone)
             elif isinstance(own, type) and issubclass(own, nn.Module):
                 self.model = build_model(backbone)
-                self._check_options(own)
                 self.part = own(self.model, **config.options)
                 _keep_initial_values(self.part)
-            elif isinstance(own, type):
-                raise ConfigError(
-                    f"{config.source} is neither a causal language model of transformers (a PreTrainedModel) nor an nn.Module "
-                    "with training losses"
-                )
             else:
-                self._check_options(own)
                 stock = build_model(backbone)
                 before = set(stock.modules())
                 self.model = own(stock, **config.options)
@@ -154,22 +142,10 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{self.config.source} takes the configuration {getattr(expected, '__name__', None)}, but the recipe's family "
                 f"has {type(backbone).__name__}; set another model.family"
             )
-        self._check_options(own.__init__)
         model = own(backbone, **self.config.options)
         stock = {name for name, _ in meta_model(backbone).named_modules()}
         _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
         return model
-
-    def _check_options(self, function: Any) -> None:
-        parameters = list(inspect.signature(function).parameters.values())
-        first = 2 if inspect.isfunction(function) and function.__name__ == "__init__" else 1
-        if any(each.kind is each.VAR_KEYWORD for each in parameters):
-            return
-        known = [each.name for each in parameters[first:]]
-        unknown = [name for name in self.config.options if name not in known]
-        if unknown:
-            listed = f"its options are {', '.join(known)}" if known else "it has no options"
-            raise ConfigError(f"{self.config.source} has no option {unknown[0]!r}; {listed}")
 
     @property
     def own_forward(self) -> bool:
