@@ -62,7 +62,7 @@ def trial(
     ] = None,
     out: Annotated[Path | None, Option(help="The trial's folder.", show_default="trials/NAME")] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
+        bool, Option("--dry-run", help="Check the arms, time a few steps, and show what the trial costs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

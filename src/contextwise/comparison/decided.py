@@ -80,9 +80,7 @@ class Comparison:
         if same or look.seeds < FEWEST_SEEDS or not math.isfinite(half):
             return None
         fewest, most = (
-            seeds_to_decide(
-                look.fixed.value, deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS, on_these=True
-            )
+            seeds_to_decide(look.fixed.value, deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS)
             for deviation in deviation_limits(look.deviation, look.seeds)
         )
         return fewest, most

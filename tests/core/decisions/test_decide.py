@@ -1,6 +1,5 @@
 """Decisions from files of losses: by hand, by simulation, and what is refused."""
 
-import itertools
 import json
 import shutil
 import subprocess
@@ -22,7 +21,6 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import is_held
 from contextwise.comparison.sequential import looks
 from contextwise.decisions import decide
-from contextwise.decisions.power import plan
 from contextwise.decisions.rows import read_losses
 from contextwise.stats import LossWriter
 from small import write_rows
@@ -75,8 +73,6 @@ def test_differences_that_no_seed_changes_decide_nothing():
     assert "It is the same with every seed, as where losses are rounded" in idea.sentence
     assert result.notes == ["copy has the losses of base with every seed, as if they were the same runs."]
     assert result.sentences[0].endswith("how much it varies is unknown.")
-    alone = [{"arm": arm, "seed": i, "loss": x} for arm in ("base", "idea") for i, x in enumerate(losses[arm])]
-    assert plan(read_losses(alone), "base", 0.01).other == ""  # what the pairs would need is unknown
 
 
 def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
@@ -559,44 +555,6 @@ def test_a_table_without_any_known_column_is_refused_by_its_columns(table):
         decide(table, "a")
 
 
-def test_the_plan_finds_the_parts_of_the_spread():
-    """Runs with a known spread of their level and of each document: the estimates are near, and more text helps the second."""
-    level, noise, tokens = 0.01, 0.05, np.full(50, 100)
-    losses = read_losses(simulated({"a": 0.0}, 400, level=level, noise=noise, tokens=tokens))
-    found = plan(losses, "a", 0.01)
-    own = noise**2 / 50
-    assert found.level == pytest.approx(level**2 / (level**2 + own), rel=0.2)
-    assert found.needed[0].deviation == pytest.approx((2 * (level**2 + own)) ** 0.5, rel=0.1)
-    assert found.needed[2].deviation == pytest.approx((2 * (level**2 + own / 16)) ** 0.5, rel=0.1)
-    assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
-    texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
-    assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[2]
-    assert "two seeds of both arms give the number for pairs" in texts.sentences[1]
-    with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
-        plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
-    with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
-        plan(read_losses(simulated({"a": 0.0}, 3, level=0.0, noise=0.0)), "a", 0.01)
-    with pytest.raises(ConfigError, match="margin is -1, but must be above 0"):
-        plan(read_losses(simulated({"a": 0.0}, 3)), "a", -1)
-
-
-def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
-    """Runs with the same seed share their level: the differences vary by 0.002, the runs of an arm by 0.02."""
-    draw = np.random.default_rng(0)
-    rows, shared = [], draw.normal(0, 0.02, 400)
-    for (seed, level), arm in itertools.product(enumerate(shared), "ab"):
-        loss = 3 + level + (draw.normal(0, 0.002) if arm == "b" else 0.0)
-        rows.append({"arm": arm, "seed": seed, "document": "x", "tokens": 100, "nats": 100 * loss})
-    both = plan(read_losses(pd.DataFrame(rows)), "a", 0.01)
-    assert both.other == "b" and both.needed[0].deviation == pytest.approx(0.002, rel=0.1)
-    assert both.needed[0].seeds == 4 and "as far as 400 seeds of a and b tell" in both.sentences[0]
-    alone = plan(read_losses(pd.DataFrame(rows).query("arm == 'a'")), "a", 0.01)
-    assert alone.other == "" and alone.needed[0].deviation == pytest.approx(0.02 * 2**0.5, rel=0.1)
-    assert alone.needed[0].seeds is None  # more than 200
-    half = plan(read_losses(pd.DataFrame(rows).query("arm == 'a' or seed == 0")), "a", 0.01)
-    assert half.other == "" and half.needed == alone.needed  # one pair has no spread
-
-
 def test_the_command(contextwise, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = simulated({"base": 0.0, "new": -0.05}, 5, level=0.001, noise=0.001)
@@ -611,7 +569,6 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
-    assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")
     contextwise.refused("decide", "there are no losses")
     contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be fixed or random")
     assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80

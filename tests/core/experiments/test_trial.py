@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import shutil
 import time
 from dataclasses import replace
@@ -22,7 +21,7 @@ from contextwise.base import progress
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError, Interrupted, NotFiniteError, TrainingError
 from contextwise.base.estimates import as_json, count
-from contextwise.base.files import read_sealed_json, write_sealed_json
+from contextwise.base.files import read_sealed_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.comparison import compare
@@ -531,46 +530,6 @@ def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder
 
 
 # ---- plans, tables and pages ----
-
-
-def test_the_plan_promises_seeds_from_the_spread_of_the_trial(finished, corpus_folder):
-    plan = Trial(three(corpus_folder, finished)).plan()
-    assert plan.source == "this trial" and plan.deviation is not None
-    assert plan.affordable_seeds == 5 and plan.runs == 15
-    assert as_json(plan)["expected_seeds_by_margins"].keys() == {"0", "1", "2", "4"}
-    assert plan.least_difference == pytest.approx(as_json(plan)["least_difference"])
-    about_any = dataclasses.replace(plan, documents="random", documents_half_width=0.5)
-    assert about_any.least_difference == pytest.approx(math.hypot(plan.least_difference, 0.5))
-    assert about_any.expected_seeds(0.4) is None and about_any.expected_seeds(9.0) is not None
-
-
-def test_the_plan_takes_the_spread_of_trials_of_the_same_arms(finished, corpus_folder, tmp_path):
-    result = read_sealed_json(finished / "result.json", "the result")
-
-    def beside(name: str, step: float, **changes: Any) -> None:
-        """A trial whose differences by seed go up and down by a step."""
-        losses = {
-            arm: {"256": [step * (-1) ** seed * (arm != "gpt2") for seed in range(4)]} for arm in result["losses"]
-        }
-        (tmp_path / name).mkdir()
-        write_sealed_json(tmp_path / name / "result.json", {**result, "losses": losses, **changes})
-
-    (tmp_path / "decision").mkdir()
-    decided = {
-        "decision": "d",
-        "reference": "gpt2",
-        "losses": {"gpt2": {"0": 2.5}, "slower": {"0": 2.6}},
-        "comparisons": [],
-    }
-    write_sealed_json(tmp_path / "decision" / "result.json", decided)
-    other = {"gpt2": {"256": [0.0] * 4}, "slower": {"256": [0.0, 8.0] * 2}}
-    beside("other-arms", 0.0, losses=other)
-    assert Trial(three(corpus_folder, tmp_path / "new")).plan().deviation is None
-    beside("alike", 0.1)
-    beside("second", 0.1)
-    plan = Trial(three(corpus_folder, tmp_path / "new")).plan()
-    assert plan.deviation is not None and plan.deviation[0] == pytest.approx(0.1 * math.sqrt(4 / 3))
-    assert plan.source == "alike and second beside this trial"
 
 
 def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys):

@@ -1,20 +1,12 @@
 """Results of a trial: the looks of each comparison, the decision in a sentence, and the seeds that a decision would need."""
 
-import contextlib
-import math
-import statistics
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contextwise.base.errors import ContextwiseError
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, listed
-from contextwise.base.files import read_sealed_json
-from contextwise.base.intervals import within_groups
+from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count
 from contextwise.base.views import Viewed
-from contextwise.comparison.decided import RESULT, Comparison, in_short
-from contextwise.comparison.sequential import least_difference, seeds_to_decide, upper_deviation
+from contextwise.comparison.decided import Comparison, in_short
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
 from contextwise.experiments.trial.documents import HeldOutOfTrial
@@ -113,16 +105,11 @@ class TrialResult(Viewed):
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What a trial will cost, and what it can decide.
-
-    ``deviation`` is that of the paired differences by seed, with the number of seeds it is known from, and
-    ``documents_half_width`` that of the differences over documents in the same trials.
-    """
+    """What a trial will cost."""
 
     lengths: list[Length]
     parameters: dict[str, int]
     learning_rates: dict[str, float]
-    margin: float
     confidence: float
     seeds: int
     search_runs: int  # short runs of the search at its factors
@@ -130,21 +117,10 @@ class TrialPlan:
     search_seconds: float
     search_flops: float
     budget: float | None
-    deviation: tuple[float, int] | None
-    source: str
-    documents: Documents
-    documents_half_width: float = 0.0
     notes: list[str] = field(default_factory=list)
     widening_runs: int = 0  # the most short runs that follow where a best rate is at an edge
 
-    IN_JSON: ClassVar = (
-        "affordable_seeds",
-        "runs",
-        "flops",
-        "expected_seeds_by_margins",
-        "least_difference",
-        "warning",
-    )
+    IN_JSON: ClassVar = ("affordable_seeds", "runs", "flops", "warning")
 
     @property
     def warning(self) -> str:
@@ -166,62 +142,3 @@ class TrialPlan:
     @property
     def runs(self) -> int:
         return self.search_runs + self.affordable_seeds * len(self.lengths)
-
-    def expected_seeds(self, difference: float) -> int | None:
-        """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
-        if self.deviation is None:
-            return None
-        deviation, most = upper_deviation(*self.deviation), max(2, self.affordable_seeds)
-        return seeds_to_decide(difference, deviation, self.margin, self.confidence, self._half, most=most)
-
-    @property
-    def _half(self) -> float:
-        """The half width over documents that no number of seeds reduces."""
-        return self.documents_half_width if self.documents == "random" else 0.0
-
-    @property
-    def expected_seeds_by_margins(self) -> dict[str, int | None] | None:
-        """:meth:`expected_seeds` of true differences of 0, 1, 2 and 4 margins."""
-        times = (0, 1, 2, 4)
-        return {f"{each:g}": self.expected_seeds(each * self.margin) for each in times} if self.deviation else None
-
-    @property
-    def least_difference(self) -> float | None:
-        """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
-        if self.deviation is None:
-            return None
-        deviation = upper_deviation(*self.deviation)
-        least = least_difference(deviation, self.affordable_seeds, self.confidence, self._half)
-        return least if math.isfinite(least) else None
-
-
-def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] | None, float, str]:
-    """The spread of paired differences by seed and over documents, and its source, for the plan of the trial at ``path``.
-
-    The source is this trial, else the trials beside it with the same arms.
-    """
-    known: dict[bool, list[tuple[str, list[list[float]], list[float]]]] = {}
-    for file in sorted(path.parent.glob(f"*/{RESULT}")):
-        with contextlib.suppress(ContextwiseError, KeyError):  # damaged, or without a budget of an arm
-            result = read_sealed_json(file, "a trial's result")
-            losses, own = result["losses"], file.parent.resolve() == path.resolve()
-            if "lengths" not in result or not (own or losses.keys() == set(arms)):  # of a decision, or of other arms
-                continue
-            base = losses.pop(result["reference"])
-            groups = [
-                [a - b for a, b in zip(values, base[at], strict=False)]
-                for by_budget in losses.values()
-                for at, values in by_budget.items()
-            ]
-            halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
-            known.setdefault(own, []).append((file.parent.name, groups, halves))
-    for own in sorted(known, reverse=True):
-        names, groups, halves = ([*each] for each in zip(*known[own], strict=True))
-        spread = within_groups([differences for each in groups for differences in each])
-        if spread is None or spread.variance <= 0:
-            continue
-        more = [f"{len(names) - 3} more"] if len(names) > 4 else []
-        beside = f"{listed([*names[:3], *more] if more else names)} beside this trial"
-        half = statistics.median(half for each in halves for half in each)
-        return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
-    return None, 0.0, ""

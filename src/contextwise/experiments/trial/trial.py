@@ -33,7 +33,7 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult, known_spread
+from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
 from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, WallTime, doubtful_rates
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
@@ -146,7 +146,7 @@ class Trial:
         return self.folder.exists and not differing_keys(self._kept_question(), self._question())
 
     def plan(self) -> TrialPlan:
-        """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
+        """What the trial will cost; trains a few steps to time them, and writes nothing."""
         lengths = self.lengths()
         search = Search(self.arms, lengths, self.time)
         jobs = min(self.settings.executor.jobs, len(lengths))
@@ -156,12 +156,10 @@ class Trial:
         self.arms.run_set(lengths, self.settings.first_seed, {})
         search.short_runs(search.lengths, search.settings.factors[:1])
         parameters = {name: run.parameters for name, run in self.arms.planned.items()}
-        deviation, half, source = known_spread(self.path, parameters)
         plan = TrialPlan(
             lengths=lengths,
             parameters=parameters,
             learning_rates={name: run.learning_rate for name, run in self.arms.planned.items()},
-            margin=self.settings.margin,
             confidence=self.confidence,
             seeds=self.settings.seeds,
             search_runs=search.runs,
@@ -170,11 +168,7 @@ class Trial:
             search_seconds=search.seconds(len(search.settings.factors)),
             search_flops=search.flops,
             budget=self.settings.budget,
-            deviation=deviation,
-            source=source,
             notes=self.arms.notes(lengths),
-            documents=self.settings.documents,
-            documents_half_width=half,
         )
         if plan.affordable_seeds < 2:
             needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
