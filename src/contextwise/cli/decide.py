@@ -54,7 +54,6 @@ def trial(
         Option(help="Decide about these held-out documents (fixed) or any like them (random).", show_default="fixed"),
     ] = None,
     seeds: Annotated[int | None, Option(help="The most seeds.", show_default="20")] = None,
-    budget: Annotated[str | None, Option(help="The most wall time of the whole trial: 90s, 30m, 2h.")] = None,
     rates: Annotated[str | None, Option(help="Learning rates: search or fixed.", show_default="search")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     settings: Annotated[
@@ -86,7 +85,7 @@ def trial(
     from contextwise.data import Corpus
     from contextwise.experiments.trial import load_trial
 
-    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "budget", "rates")
+    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "rates")
     values = {name: options[name] for name in names if options[name] is not None}
     values |= {} if tokens is None else {"tokens": tokens.split(",")}
     values |= {"arms": arms} if file is None else {}

@@ -28,7 +28,6 @@ STOPPED = {
     "decided": "every comparison is decided",
     "diverged": "no comparison is left open but of arms that diverged",
     "seeds": "all seeds are trained",
-    "budget": "the wall time is spent",
     "": "it is not finished",
 }
 
@@ -151,13 +150,13 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
         for each in plan.lengths
     ]
     times = (Column(name, "duration") for name in ("training", "scoring"))
-    total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
+    total = plan.search_seconds + plan.seeds * plan.seed_seconds
     return terminal(
         runs_table(f"Each run, at equal {_equal(equal)}:", plan.lengths, plan.parameters),
         "",
         Table("The rate and the time of a run, from timed steps:", ["arm", "AdamW's\nrate", *times], rows),
         "",
-        f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
+        f"At most {plan.seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
         * bool(plan.widening_runs),
@@ -169,7 +168,7 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
-    if plan.affordable_seeds < FEWEST_SEEDS:
+    if plan.seeds < FEWEST_SEEDS:
         return f"Nothing will be decided: the first interval comes after {FEWEST_SEEDS} seeds."
     first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
     return (

@@ -51,7 +51,7 @@ class TrialResult(Viewed):
     """
 
     trial: str  # its name
-    stopped: str  # decided, diverged (all that are open), seeds or budget; empty while it runs
+    stopped: str  # decided, diverged (all that are open), seeds; empty while it runs
     reference: str
     equal: str
     margin: float
@@ -116,11 +116,10 @@ class TrialPlan:
     seed_seconds: float  # wall time of one seed of all arms at all budgets, scoring included
     search_seconds: float
     search_flops: float
-    budget: float | None
     notes: list[str] = field(default_factory=list)
     widening_runs: int = 0  # the most short runs that follow where a best rate is at an edge
 
-    IN_JSON: ClassVar = ("affordable_seeds", "runs", "flops", "warning")
+    IN_JSON: ClassVar = ("runs", "flops", "warning")
 
     @property
     def warning(self) -> str:
@@ -128,17 +127,10 @@ class TrialPlan:
         return few_steps(length.steps for length in self.lengths)
 
     @property
-    def affordable_seeds(self) -> int:
-        """The seeds that the wall time allows, at most those of the settings."""
-        if self.budget is None:
-            return self.seeds
-        return min(self.seeds, max(0, int((self.budget - self.search_seconds) / self.seed_seconds)))
-
-    @property
     def flops(self) -> float:
-        """FLOPs of the search and all affordable seeds."""
-        return self.search_flops + self.affordable_seeds * sum(each.flops for each in self.lengths)
+        """FLOPs of the search and all seeds."""
+        return self.search_flops + self.seeds * sum(each.flops for each in self.lengths)
 
     @property
     def runs(self) -> int:
-        return self.search_runs + self.affordable_seeds * len(self.lengths)
+        return self.search_runs + self.seeds * len(self.lengths)
