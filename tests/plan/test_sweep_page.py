@@ -14,16 +14,9 @@ from scipy import stats
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
-from contextwise_plan.sweeps.page import (
-    SweepData,
-    optima_table,
-    runs_table,
-    sweep_tables,
-    sweep_verdict,
-    write_sweep_page,
-)
+from contextwise_plan.sweeps.page import SweepData, optima_table, runs_table, sweep_verdict, write_sweep_page
 from contextwise_plan.tracks import budget_words
-from html_pages import HOSTILE, Page, rows
+from html_pages import HOSTILE, Page
 from small import write_rows
 from synthetic_sweep import write_sweep
 
@@ -40,14 +33,6 @@ def data_of(page: Path) -> dict[str, Any]:
     return next(script for script in scripts if "landscapes" in script)
 
 
-def test_every_table_is_written(page: Path, sweep: Path) -> None:
-    tables = {path.stem: rows(path.read_text()) for path in (page.parent / "tables").glob("*.csv")}
-    assert set(tables) == {"points", "best-context-loss", "optimal-context"}
-    assert len(tables["points"]) == 3 * 5 * 2 * 12
-    assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "tokens"}
-    assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
-
-
 def test_the_table_of_runs_has_the_last_loss_of_each(sweep: Path) -> None:
     data = SweepData(sweep)
     points = {state.run.id: [point for point in data.points if point.run == state.run.id] for state in data.states}
@@ -55,18 +40,18 @@ def test_the_table_of_runs_has_the_last_loss_of_each(sweep: Path) -> None:
     assert shown == {run: max(some, key=lambda point: point.tokens).estimate for run, some in points.items()}
 
 
-def test_losses_of_the_table_are_interpolated_from_the_points(page: Path) -> None:
-    folder = page.parent / "tables"
-    points = rows((folder / "points.csv").read_text())
-    for row in rows((folder / "best-context-loss.csv").read_text())[::37]:
-        wanted = []
-        for seed in ("0", "1"):
-            mine = [p for p in points if (p["size"], p["context"], p["seed"]) == (row["size"], row["context"], seed)]
-            budgets = [float(p[row["unit"]]) for p in mine]
-            losses = [float(p["loss"]) for p in mine]
-            wanted.append(np.interp(math.log(float(row["budget"])), np.log(budgets), losses))
-        assert float(row["loss"]) == pytest.approx(np.mean(wanted), rel=1e-12)
-        assert row["runs"] == "2"
+def test_losses_between_two_points_are_interpolated(sweep: Path) -> None:
+    data = SweepData(sweep)
+    assert len(data.points) == 3 * 5 * 2 * 12
+    for landscape in data.landscapes:
+        for budget, cells in [*zip(landscape.budgets, landscape.cells, strict=True)][::13]:
+            for cell in cells[::3]:
+                wanted = []
+                for seed in (0, 1):
+                    mine = [point for point in data.points if point.cell == (cell.size, cell.context, seed)]
+                    budgets = [getattr(point, landscape.unit) for point in mine]
+                    wanted.append(np.interp(math.log(budget), np.log(budgets), [point.loss for point in mine]))
+                assert cell.loss == pytest.approx(np.mean(wanted), rel=1e-12) and cell.runs == 2
 
 
 def test_the_page_is_whole_and_loads_nothing(page: Path) -> None:
@@ -109,18 +94,6 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
         if isinstance(row, list)
     ]
     assert {(cell is None, best is not None and best.decided) for cell, best in some} == {(True, False), (False, True)}
-    listed = {
-        (row["size"], float(row["budget"]))
-        for row in rows(sweep_tables(data)["optimal-context"])
-        if row["unit"] == "tokens"
-    }
-    decided = {
-        (size, float(budget))
-        for budget, optima in zip(landscape.budgets, landscape.optima, strict=True)
-        for size, best in optima.items()
-        if best.decided
-    }
-    assert listed == decided
 
 
 def test_intervals_of_the_runs_are_those_of_documents_of_unequal_size(tmp_path: Path) -> None:
@@ -179,10 +152,9 @@ def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None
     write_table(read_observations(sweep.path, early=0), tmp_path / "table.json", sweep.path)
     sources = {"folder": sweep.path, "table": tmp_path / "table.json"}
     for name, source in sources.items():
-        write_sweep_page(source, tmp_path / f"{name}.html", tables=tmp_path / name)
-    for name in ("best-context-loss", "optimal-context"):
-        folder, table = ((tmp_path / source / f"{name}.csv").read_text() for source in sources)
-        assert folder.count("\n") > 5 and folder == table
+        write_sweep_page(source, tmp_path / f"{name}.html")
+    folder, table = (data_of(tmp_path / f"{name}.html") for name in sources)
+    assert folder["landscapes"][0]["cells"] and folder == table
     assert "The runs" not in Page(tmp_path / "table.html").text
 
 

@@ -198,10 +198,7 @@ def report(
         Option(help="The page; report.html in the folder of one run, or in another folder, else report.html here."),
     ] = None,
     label: Label = None,
-    csv: Annotated[
-        Path | None, Option(help=f"Of {PAGED}: also write the table behind every figure into this folder.")
-    ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print the paths of the files as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the path of the page as JSON.")] = False,
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
 
@@ -222,16 +219,17 @@ def report(
             raise ConfigError(
                 f"{first} is a {name}, whose page is of it alone; leave {runs[1]} out, or make a page of each"
             )
-        _show_files([page, *object_named(kind.page)(first, page, tables=csv)], as_json)
+        object_named(kind.page)(first, page)
+        _show_file(page, as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         if (made := first / "report.html").is_file():  # a trial, or another that writes its page itself
-            options = {"--out": out, "--label": label, "--csv": csv}
+            options = {"--out": out, "--label": label}
             if given := [option for option, value in options.items() if value is not None]:
                 raise ConfigError(
                     f"{first} is not a run and has its page already, {made}; leave {' and '.join(given)} out"
                 )
-            _show_files([made], as_json)
+            _show_file(made, as_json)
             return
         for own, each in recipe_kinds().items():
             if each.resolved and (first / each.resolved).is_file():
@@ -241,8 +239,6 @@ def report(
         raise ConfigError(
             f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table{hint}"
         )
-    if csv is not None:
-        raise ConfigError(f"--csv writes the tables of {PAGED}, and {first} is a run; leave it out")
     from contextwise.comparison.comparison import compare
     from contextwise.reports.runs import report_page
 
@@ -256,12 +252,12 @@ def report(
             notes.append(f"The runs are not compared on held-out documents: {error}.")
             say(f"note: {notes[0]}")
     report_page(folders, comparison, notes=notes).write(page)
-    _show_files([page], as_json)
+    _show_file(page, as_json)
 
 
-def _show_files(files: list[Path], as_json: bool) -> None:
-    """Print the paths of written files, one a line."""
+def _show_file(file: Path, as_json: bool) -> None:
+    """Print the path of a written file."""
     if as_json:
-        show_json({"files": files})
+        show_json({"files": [file]})
     else:
-        print(*files, sep="\n")
+        print(file)
