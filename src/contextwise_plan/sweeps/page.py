@@ -128,8 +128,11 @@ def _missing(data: SweepData) -> list[Part]:
             sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
     if data.dropped:
         sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
-    reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
-    failures = [page.details(f"{run}: why it failed", page.code(reason)) for run, reason in reasons.items()]
+    failures = [
+        page.details(f"{state.run.id}: why it failed", page.code(state.failure))
+        for state in data.states
+        if state.failure
+    ]
     return [page.bullets(sentences), *failures] if sentences else []
 
 
