@@ -247,7 +247,7 @@ def compare(
         curves: compare the context curves of runs, not their losses.
         reference, all_pairs, unit, label: as for :func:`contextwise.comparison.comparison.compare`.
     """
-    from contextwise.comparison.sources import compare_sources
+    from contextwise.comparison.comparison import compare_sources
     from contextwise.evaluation.kernel import Subject
 
     if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):

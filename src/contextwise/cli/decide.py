@@ -160,8 +160,8 @@ def compare(
     refuse_absent(*runs)
     if html is not None:
         check_file(html)
+    from contextwise.comparison.comparison import compare_sources
     from contextwise.comparison.curves import CurveComparison
-    from contextwise.comparison.sources import compare_sources
     from contextwise.reports.views import parts_of
 
     comparison = compare_sources(
