@@ -20,8 +20,7 @@ def decide(
         Argument(
             metavar="LOSSES",
             help="Files, or folders of them, with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, "
-            "seed, document, tokens, nats; or logs of lm_eval --log_samples. ARM:SEED=PATH labels "
-            "one that names no arm and seed.",
+            "seed, document, tokens, nats. ARM:SEED=PATH labels one that names no arm and seed.",
         ),
     ] = None,
     reference: Annotated[

@@ -75,7 +75,7 @@ def decide(
 
     Args:
         losses: rows of documents (:mod:`contextwise.decisions.rows`): a data frame, an Arrow table, a mapping of columns, or
-            files and folders of logs; or :class:`~contextwise.decisions.rows.Losses`.
+            files and folders of them; or :class:`~contextwise.decisions.rows.Losses`.
         reference: the arm that the others are compared to; by default the first.
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.

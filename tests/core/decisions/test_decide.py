@@ -23,7 +23,6 @@ from contextwise.comparison.sequential import looks
 from contextwise.decisions import decide
 from contextwise.decisions.rows import read_losses
 from contextwise.stats import LossWriter
-from small import write_rows
 
 TOKENS = np.array([100, 250, 30, 400, 77, 120, 90, 310])
 
@@ -339,30 +338,15 @@ def test_options_out_of_range(options, message):
         decide(simulated({"base": 0.0, "b": 0.0}, 2), **options)
 
 
-def test_samples_of_lm_eval(tmp_path):
-    """Samples of lm-evaluation-harness, in its format; the newest file of a task counts."""
-    for arm, right in {"base": 5, "new": 8}.items():
-        for seed in range(4):
-            folder = tmp_path / f"{arm}-s{seed}" / "model"
-            folder.mkdir(parents=True)
-            samples = [{"doc_id": n, "doc_hash": f"{n:064d}", "acc": float(n % 10 < right)} for n in range(30)]
-            old = folder / "samples_arc_2026-01-01T00-00-00.0.jsonl"
-            write_rows(old, (sample | {"acc": 0.0} for sample in samples))
-            new = folder / "samples_arc_2026-02-01T00-00-00.0.jsonl"
-            write_rows(new, samples)
-    result = decide(sorted(tmp_path.glob("*-s?")), "base")
-    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out["documents"] == 30
-    rolling = [{"doc_id": n, "bits_per_byte": [-20.0 - n, 40], "doc_hash": "h"} for n in range(6)]
-    file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
-    write_rows(file, rolling)
-    losses = read_losses([f"a:0={file}", f"b:0={file}"])
-    assert losses.unit == "nats per byte" and losses.values["a", 0].sum() == 6 * 20 + 15
-    with pytest.raises(DataError, match="says neither its arm nor its seed; label it: ARM:SEED="):
-        read_losses(file)
-    with pytest.raises(DataError, match="there is no file"):
-        read_losses(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match="is no file of losses"):
-        read_losses(tmp_path / "nothing.txt")
+def test_files_that_hold_no_losses_are_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("nothing.csv", "there is no file"),
+        ("nothing.txt", "is no file of losses"),
+        ("empty", "is no file of losses; give .jsonl, .csv, .tsv or .parquet, or a folder of them"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_losses(tmp_path / name)
 
 
 def test_seeds_with_the_same_losses_are_said():
@@ -484,26 +468,6 @@ def test_names_are_text(tmp_path):
     (tmp_path / "dup.csv").write_text("arm,seed,document,tokens,nats,nats\na,0,x,1,1,1\n")
     with pytest.raises(DataError, match="has the column nats twice"):
         read_losses(tmp_path / "dup.csv")
-
-
-def test_damaged_logs_are_named(tmp_path):
-    for content, message in (
-        (b"\xff\xfe", "line 1 is no sample"),
-        (b'{"doc_id": 0, "f1": 0.5}', "none of the metrics acc, exact_match"),
-        (b"[" * 200_000, "line 1 is no sample"),
-    ):
-        (tmp_path / "samples_x.jsonl").write_bytes(content)
-        with pytest.raises(DataError, match=message):
-            read_losses(f"a:0={tmp_path / 'samples_x.jsonl'}")
-    both = [{"doc_id": 0, "filter": name, "exact_match": value} for name, value in (("strict", 0.0), ("flexible", 1.0))]
-    (tmp_path / "samples_x.jsonl").write_text("\u2028".join([""]) + "".join(json.dumps(each) + "\n" for each in both))
-    losses = read_losses([f"{arm}:0={tmp_path / 'samples_x.jsonl'}" for arm in "ab"])
-    assert losses.values["a", 0].tolist() == [1.0]  # the first filter's
-    for model, day, right in (("zmodel", "01", 0.0), ("amodel", "02", 1.0)):
-        file = tmp_path / "w" / model / f"samples_t_2026-{day}-01T00-00-00.0.jsonl"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"doc_id": 0, "acc": right}))
-    assert read_losses([f"{arm}:0={tmp_path / 'w'}" for arm in "ab"]).values["a", 0].tolist() == [0.0]
 
 
 def test_the_writer_writes_whole_files_or_none(tmp_path):
