@@ -4,12 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count
-from contextwise.base.views import Viewed
-from contextwise.comparison.decided import Comparison, in_short
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
+from contextwise.comparison.decided import Decided
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
-from contextwise.experiments.trial.documents import HeldOutOfTrial
 from contextwise.experiments.trial.search import ChosenRate, RateRow
 from contextwise.training.recipe import few_steps
 
@@ -42,8 +40,8 @@ class AlongBudgets:
         return [f"{words}; {zero}.", *worth]
 
 
-@dataclass(frozen=True, repr=False)
-class TrialResult(Viewed):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class TrialResult(Decided):
     """Everything a trial has found so far.
 
     ``losses``: arm -> budget -> loss of each seed on the documents of the decision, nats per token; ``training_seconds``: the
@@ -52,13 +50,7 @@ class TrialResult(Viewed):
 
     trial: str  # its name
     stopped: str  # decided, diverged (all that are open), seeds; empty while it runs
-    reference: str
     equal: str
-    margin: float
-    confidence: float
-    documents: Documents
-    held_out: HeldOutOfTrial
-    comparisons: list[Comparison]
     along_budgets: list[AlongBudgets]
     lengths: list[Length]
     parameters: dict[str, int]
@@ -68,7 +60,6 @@ class TrialResult(Viewed):
     chosen_rates: list[ChosenRate]
     seconds: float  # wall time so far
     unchanged: dict[str, Any] = field(default_factory=dict)  # settings that all arms share
-    notes: list[str] = field(default_factory=list)
     path: Path = field(default=Path(), metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("sentences", "seeds")
@@ -87,7 +78,7 @@ class TrialResult(Viewed):
         """The first comparison with its interval, and how many there are."""
         if not self.comparisons:
             return f"{self.trial}, no seed is trained yet"
-        return f"{self.trial}: {in_short(self.comparisons, 'nats per token')}"
+        return f"{self.trial}: {self.in_short}"
 
     @property
     def findings(self) -> list[str]:
