@@ -1,6 +1,6 @@
 """The search of a trial over learning rates: short runs of all arms at several factors of their own rates.
 
-They have seeds and documents that no decision uses.
+They have a seed and documents that no decision uses.
 """
 
 import contextlib
@@ -8,8 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-import numpy as np
 
 from contextwise.base.errors import NotFiniteError, TrainingError
 from contextwise.base.estimates import listed
@@ -21,7 +19,7 @@ from contextwise.experiments.trial.documents import SEARCH_SHARE
 from contextwise.experiments.trial.settings import RateSearch
 
 SEARCH_SEED = 1_000_000
-"""First seed of the search; those of the decision are smaller."""
+"""Seed of the search; those of the decision are smaller."""
 LossOf = dict[tuple[str, float], float]
 """Arm and factor of its rates -> loss of its short runs."""
 
@@ -42,7 +40,7 @@ class RateRow:
     steps: int
     factor: float  # of the arm's own rates
     learning_rate: float
-    loss: float | None  # nats per token on the documents of the search, mean over its seeds; None where a run diverged
+    loss: float | None  # nats per token on the documents of the search; None where the run diverged
     chosen: bool
 
 
@@ -89,7 +87,7 @@ def doubtful_rates(chosen: Sequence[ChosenRate], margin: float) -> list[str]:
         notes.append(
             "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
             f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
-            "rates.share=1 (full-length runs) or rates.seeds=3 to find out."
+            "rates.share=1 (full-length runs) to find out."
         )
     return notes
 
@@ -105,19 +103,19 @@ class Search:
     @property
     def runs(self) -> int:
         """Short runs at the factors of the settings."""
-        return len(self.settings.factors) * self.settings.seeds * len(self.lengths)
+        return len(self.settings.factors) * len(self.lengths)
 
     @property
     def widening_runs(self) -> int:
         """The most short runs that follow where a best rate is at an edge."""
         widened = len(self.settings.factors) > 1
-        return 2 * widened * self.settings.widenings * self.settings.seeds * len(self.lengths)
+        return 2 * widened * self.settings.widenings * len(self.lengths)
 
     @property
     def flops(self) -> float:
         """FLOPs of the short runs at the factors of the settings."""
         flops = sum(length.flops for length in self.lengths)
-        return self.settings.share * self.settings.seeds * len(self.settings.factors) * flops
+        return self.settings.share * len(self.settings.factors) * flops
 
     def seconds(self, factors: int) -> float:
         """Wall time of the runs at so many factors, scoring included."""
@@ -125,10 +123,10 @@ class Search:
         each = sum(
             self.settings.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in self.lengths
         )
-        return factors * self.settings.seeds * each
+        return factors * each
 
-    def short_runs(self, lengths: list[Length], factors: Sequence[float]) -> dict[tuple[str, float, int], RunSet]:
-        """The short runs: (arm, factor, seed) -> its run."""
+    def short_runs(self, lengths: list[Length], factors: Sequence[float]) -> dict[tuple[str, float], RunSet]:
+        """The short runs: (arm, factor) -> its run."""
         result = {}
         for length in lengths:
             recipe = self.arms.recipes[length.arm]
@@ -140,10 +138,8 @@ class Search:
             ]
             for factor in factors:
                 own = [*length_settings(tokens), *rate_settings(recipe, factor), *shorter]
-                for number in range(self.settings.seeds):
-                    named = {length.arm: (length.arm, own)}
-                    runs = self.arms.runs_of(SEARCH_SEED + number, named, prefix="rates")
-                    result[length.arm, factor, SEARCH_SEED + number] = runs
+                named = {length.arm: (length.arm, own)}
+                result[length.arm, factor] = self.arms.runs_of(SEARCH_SEED, named, prefix="rates")
         return result
 
     def run(self) -> tuple[list[RateRow], list[ChosenRate]]:
@@ -182,15 +178,14 @@ class Search:
         runs = self.short_runs(self.lengths, missing)
         together = RunSet(self.arms.path, [run for each in runs.values() for run in each.runs])
         together.train_missing(self.arms.settings.executor, may_diverge=True)
-        documents, sums = self.arms.documents, dict[tuple[str, float], list[float]]()
-        for (arm, factor, _), run_set in runs.items():
+        documents = self.arms.documents
+        for rate, run_set in runs.items():
             loss, folder = math.inf, run_set.runs[0].folder
             if RunFolder(folder).finished:  # a rate at which training diverges is no choice
                 with contextlib.suppress(NotFiniteError):
                     nats, tokens = total_nats(documents.evaluation(folder, int(documents.searched[-1]) + 1))
                     loss = float(nats[documents.searched].sum() / tokens[documents.searched].sum())
-            sums.setdefault((arm, factor), []).append(loss)
-        losses |= {key: float(np.mean(values)) for key, values in sums.items()}
+            losses[rate] = loss
         for length in self.lengths:
             if not any(math.isfinite(losses[length.arm, factor]) for factor in factors):
                 raise TrainingError(f"{length.arm} diverges at every learning rate that was tried; give lower ones")

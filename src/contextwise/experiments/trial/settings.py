@@ -69,13 +69,12 @@ MAY_CHANGE = {"seeds", "executor", "output", "name"}
 
 
 class RateSearch(Settings):
-    """A search over learning rates, the same for every arm: short runs on documents and seeds that no decision uses."""
+    """A search over learning rates, the same for every arm: short runs on documents and a seed that no decision uses."""
 
     factors: list[float] = Field(
         default=[0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
     )
     share: float = Field(default=0.25, gt=0, le=1, description="of a run's tokens, for each short run")
-    seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
         default=2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
     )
