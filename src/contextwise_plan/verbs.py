@@ -165,9 +165,7 @@ def budget(
     ] = None,
     far: Annotated[bool, Option("--far", help="Answer beyond 30 times the sweep's largest run too.")] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    details: Annotated[
-        bool, Option("--details", help="Show what was measured, other sizes, and the law with its residuals too.")
-    ] = False,
+    details: Annotated[bool, Option("--details", help="Show what was measured, other sizes, and the law too.")] = False,
     table: Annotated[
         Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,

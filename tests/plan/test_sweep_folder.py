@@ -145,12 +145,6 @@ def test_several_problems_are_listed_once_each(settings):
     assert str(error.value).count("model.vocab_size is 10") == 1
 
 
-def test_an_axis_with_one_point_is_allowed_with_a_note(settings):
-    sweep = Sweep.planned(settings(grid={"data.context": [16], "model.width": [16, 32], "training.steps": [12]}))
-    assert "all runs have one training context (16): nothing can be compared along it" in sweep.notes
-    assert sum("nothing can be compared" in note for note in Sweep.planned(settings()).notes) == 1  # one size
-
-
 @pytest.mark.parametrize("contexts", [[8, 16, 32], [4, 8, 16, 32]])
 def test_too_few_contexts_for_a_plan_have_a_note(settings, contexts):
     few = [

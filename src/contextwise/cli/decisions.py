@@ -31,7 +31,6 @@ def decide(
     documents: Annotated[
         str, Option(help="Decide about these held-out documents (fixed) or any like them (random).")
     ] = "fixed",
-    step: Annotated[int | None, Option(help="Take the rows of this step.", show_default="the last of each run")] = None,
     out: Annotated[
         Path | None,
         Option(help="Folder that keeps what was looked at, and its page.", show_default="decisions/vs-REFERENCE"),
@@ -49,7 +48,7 @@ def decide(
     from contextwise.base.estimates import Documents
     from contextwise.decisions.rows import read_losses
 
-    read = read_losses(losses, step)
+    read = read_losses(losses)
     from contextwise.reports.decided import decision_page, decision_parts  # which imports plotly
 
     decision = decisions.decide(

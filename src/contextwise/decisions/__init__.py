@@ -60,7 +60,6 @@ def decide(
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
     documents: Documents = "fixed",
-    step: int | None = None,
     out: str | Path | None = None,
 ) -> Decision:
     """Decide whether each arm is better than the reference, worse, or equivalent within the margin.
@@ -72,7 +71,6 @@ def decide(
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.
         documents: decide about these held-out documents (fixed) or any like them (random).
-        step: of the rows to take, where they have steps; by default the last of each run.
         out: folder of the result and of the list of runs that were looked at.
 
     Raises:
@@ -80,7 +78,7 @@ def decide(
         DataError: the rows cannot be read or paired.
     """
     if not isinstance(losses, Losses):
-        losses = read_losses(losses, step)
+        losses = read_losses(losses)
     arms = losses.arms
     reference = reference_of(losses, reference)
     others = [arm for arm in arms if arm != reference]

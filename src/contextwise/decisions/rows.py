@@ -92,15 +92,15 @@ class Losses:
         return content_key(losses=self.values[run].tolist())
 
 
-def read_losses(sources: Any, step: int | None = None) -> Losses:
+def read_losses(sources: Any) -> Losses:
     """Read the rows of files or folders of files, an Arrow table, a data frame or a mapping of columns, and pair them.
 
     The label of a file, ``ARM:SEED=PATH``, goes before the arm and the seed of its rows; rows without them have those that the
-    name of the file says: ``ARM-s3``. Of rows with steps those of ``step`` are taken, by default
-    the last of each run.
+    name of the file says: ``ARM-s3``. Of rows with steps
+    those of the last step of each run are taken.
     """
     table = pa.concat_tables(_tables(sources), promote_options="permissive")
-    return _paired(*_last_steps(table.to_pandas(), step))
+    return _paired(*_last_steps(table.to_pandas()))
 
 
 def _tables(sources: Any) -> list[pa.Table]:
@@ -281,21 +281,12 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
     return converted
 
 
-def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of the given step, or of the last one of each run; what is to be noted of them."""
+def _last_steps(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of the last step of each run; what is to be noted of them."""
     if "step" not in rows:
-        if step is not None:
-            raise ConfigError(f"step is {step}, but the rows have no column step; leave it out")
         return rows, []
     if rows["step"].isna().any():
         raise DataError("some rows have a step, others none; give all of them one, or leave the column out")
-    if step is not None:
-        chosen = rows[rows["step"] == step]
-        if chosen.empty:
-            raise DataError(f"no row has step {step}; the steps are {rows['step'].min()} to {rows['step'].max()}")
-        having = _runs(chosen)
-        lacking = [_named(run) for run in _runs(rows) if run not in having]
-        return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lacking else []
     last = rows.groupby(["arm", "seed"])["step"].transform("max")
     ends = sorted(last.unique())
     note = f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])}."

@@ -188,7 +188,6 @@ def test_steps_questions_bytes_and_whole_runs():
     assert decide(steps).comparisons[0].last.fixed.value == pytest.approx(
         decide(frame).comparisons[0].last.fixed.value / 2
     )
-    assert decide(steps, step=100).losses == decide(frame).losses
     other = frame.assign(bytes=4.0 * frame.tokens, tokens=np.where(frame.arm == "b", 2, 1) * frame.tokens)
     per_byte = decide(other)
     assert per_byte.unit == "nats per byte" and "tokens differ" in per_byte.notes[0]
@@ -330,7 +329,6 @@ def test_rows_with_long_texts_are_read_and_a_bad_one_is_named(tmp_path, kind):
         ({"margin": 1e308}, "at most 1000"),
         ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
         ({"documents": "all"}, "documents is 'all', but must be fixed or random"),
-        ({"step": 3}, "step is 3, but the rows have no column step"),
     ],
 )
 def test_options_out_of_range(options, message):
@@ -429,10 +427,6 @@ def test_steps_labels_and_parts_are_matched(tmp_path):
     frame = simulated({"a": 0.0, "b": 0.1}, 2)
     ends = pd.concat([frame[frame.arm == "a"].assign(step=100), frame[frame.arm == "b"].assign(step=200)])
     assert decide(ends).notes == ["The runs end at different steps: 100 and 200."]
-    more = pd.concat([ends, frame[frame.arm == "a"].assign(arm="c", step=100)])
-    with pytest.raises(ConfigError, match="b is the only arm"):
-        decide(more, step=200)
-    assert "seed 0 of b" in decide(more, "a", step=100).notes[0]
     mixed = [write(tmp_path, frame, "a", 0), write(tmp_path, ends, "b", 0)]
     with pytest.raises(DataError, match="some rows have a step, others none"):
         read_losses(mixed)
