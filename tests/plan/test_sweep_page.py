@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
-from contextwise_plan.sweeps.page import SweepData, optima_table, runs_table, sweep_verdict, write_sweep_page
+from contextwise_plan.sweeps.page import SweepData, optima_table, sweep_verdict, write_sweep_page
 from contextwise_plan.tracks import budget_words
 from html_pages import HOSTILE, Page
-from small import write_rows
 from synthetic_sweep import write_sweep
 
 pytestmark = pytest.mark.long
@@ -31,13 +29,6 @@ def text_of(sweep: Path, tmp_path: Path) -> str:
 def data_of(page: Path) -> dict[str, Any]:
     scripts = [json.loads(script) for script in Page(page).scripts if script.lstrip().startswith("{")]
     return next(script for script in scripts if "landscapes" in script)
-
-
-def test_the_table_of_runs_has_the_last_loss_of_each(sweep: Path) -> None:
-    data = SweepData(sweep)
-    points = {state.run.id: [point for point in data.points if point.run == state.run.id] for state in data.states}
-    shown = {cells[-1]: cells[-2] for cells in (row.cells for row in runs_table(data).rows)}
-    assert shown == {run: max(some, key=lambda point: point.tokens).estimate for run, some in points.items()}
 
 
 def test_losses_between_two_points_are_interpolated(sweep: Path) -> None:
@@ -94,20 +85,6 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
         if isinstance(row, list)
     ]
     assert {(cell is None, best is not None and best.decided) for cell, best in some} == {(True, False), (False, True)}
-
-
-def test_intervals_of_the_runs_are_those_of_documents_of_unequal_size(tmp_path: Path) -> None:
-    """One document with 5 of 10 targets: by hand, the leave-one-out ratios, and (Σ n)² / Σ n² - 1 degrees of freedom."""
-    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
-    file = sweep.run_folder("pico-c64-s0").metrics_file
-    (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
-    nats, targets = np.array([15.0, 4.0, 3.5, 2.5, 3.0, 2.0]), np.array([5, 1, 1, 1, 1, 1])
-    about = {"document_nats": nats.tolist(), "document_targets": targets.tolist(), "best_context_loss": 3.0}
-    write_rows(file, [row | about])
-    left_out = (30 - nats) / (10 - targets)
-    half = stats.t.ppf(0.975, 100 / 30 - 1) * math.sqrt(5 / 6 * np.square(left_out - 3.0).sum())
-    (cells,) = (row.cells for row in runs_table(SweepData(sweep.path)).rows)
-    assert cells[4].value == 3.0 and cells[4].limits == pytest.approx((3 - half, 3 + half))
 
 
 def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:

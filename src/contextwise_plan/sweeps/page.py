@@ -8,9 +8,9 @@ import yaml
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import count, counted
+from contextwise.base.estimates import counted
 from contextwise.base.files import read_json
-from contextwise.base.tables import Cell, Column, Row, Table, spread
+from contextwise.base.tables import Cell, Table, spread
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.experiments.folder import RunState
 from contextwise.reports import page
@@ -19,10 +19,11 @@ from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import TABLE, read_table
 from contextwise_plan.sweeps.figures import UNIT_NAMES, landscape_json, loss_figure, overall_sentence, window_words
 from contextwise_plan.sweeps.points import SweepPoint, sweep_points
-from contextwise_plan.sweeps.sweep import Sweep
+from contextwise_plan.sweeps.sweep import Sweep, plan_table
 from contextwise_plan.tracks import budget_words
 
 SHOWN_BUDGETS = 6
+RUN_LOSS = "The loss of a run is its best-context loss at the newest measurement, in nats per token."
 
 
 class SweepData:
@@ -104,7 +105,7 @@ def write_sweep_page(sweep: Path, path: Path) -> None:
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("The runs", [runs_table(data)] if data.states else []),
+        Section("The runs", [plan_table(data.states), RUN_LOSS] if data.states else []),
         Section("How it was made", _making(data)),
     ]
     series = {size: number for number, size in enumerate(data.sizes)}
@@ -212,22 +213,3 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
         "context where one beside it was not measured at that budget."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
-
-
-def runs_table(data: SweepData) -> Table:
-    """Every run of the grid: its state, and the last loss that it measured."""
-    last = {point.run: point for point in data.points}
-    rows = []
-    for state in data.states:
-        run, point = state.run, last.get(state.run.id)
-        size = run.size, f"{count(run.parameters)} parameters"
-        context = in_tokens(run.context), f"seed {run.seed}"
-        trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
-        cells = [size, context, state.state, trained, point.estimate if point else None, run.id]
-        rows.append(Row(cells, list(data.sizes).index(run.size)))
-    title = (
-        "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
-        "token, with its 95% interval over documents."
-    )
-    loss = Column("loss", "estimate", ".4f", interval="below")
-    return Table(title, ["size", "context", "state", "trained on, tokens", loss, "run"], rows)
