@@ -69,7 +69,7 @@ def fake(monkeypatch, tmp_path):
 )
 def test_a_failure_has_the_reason_that_its_log_ends_with(fake, tmp_path, script, status, reason):
     fake("echo 'error: of an earlier attempt'; exit 2")
-    assert executors.RunProcess(tmp_path, "a", os.environ).wait().status == executors.INPUT_AT_FAULT
+    assert executors.RunProcess(tmp_path, "a", os.environ).wait().status == 2
     fake(script)
     assert executors.RunProcess(tmp_path, "a", os.environ).wait() == executors.Outcome(status, reason)
 
