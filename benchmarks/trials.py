@@ -26,7 +26,7 @@ from transformers.utils import logging
 import contextwise
 from benchmarks.harness import publish
 from contextwise.base.progress import console
-from contextwise.comparison.sequential import decide, discoveries, looks, seeds_to_decide, upper_deviation
+from contextwise.comparison.sequential import decide, deviation_limits, discoveries, looks, seeds_to_decide
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import measure
 from contextwise.evaluation.measures.loss import Loss
@@ -98,7 +98,7 @@ def power(pool: Pool, options: argparse.Namespace) -> dict[str, Any]:
     handicap = [PAIRED, f"training.learning_rate={options.handicap!r}"]
     known = pool.differences(handicap, [PAIRED], range(1_000_000, 1_000_030)).sum(axis=1) / pool.tokens.sum()
     size, deviation = float(known.mean()), float(known.std(ddof=1))
-    promised = seeds_to_decide(size, upper_deviation(deviation, 30), options.margin, options.confidence)
+    promised = seeds_to_decide(size, deviation_limits(deviation, 30, 0.6)[1], options.margin, options.confidence)
     print(f"handicap {size:+.4f} nats, standard deviation {deviation:.4f}: {promised} seeds promised", flush=True)
     found = 0
     trials = 0 if promised is None else options.trials or 50

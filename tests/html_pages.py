@@ -1,6 +1,5 @@
 """Pages of HTML, read by their elements, and a hostile name."""
 
-import csv
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -38,8 +37,3 @@ class Page(HTMLParser):
 
     def figures(self) -> dict[str, Any]:
         return json.loads(next(script for script in self.scripts if script.lstrip().startswith("{")))
-
-
-def rows(text: str) -> list[dict[str, str]]:
-    """The rows of a CSV file beside a page."""
-    return list(csv.DictReader(text.splitlines()))

@@ -100,7 +100,7 @@ def test_results_are_those_of_a_clock_that_stands(
     shared["training"] = {"tokens_per_step": 64, "warmup_steps": 0, "evaluation_tokens": 16}
     (workplace / "recipe.yaml").write_text(yaml.safe_dump({**values, "output": "unused"}))
     trial = {"corpus": str(corpus_folder), "arms": ["gpt2", "pm"], "recipe": shared, "tokens": 128, "seeds": 2}
-    (workplace / "trial.yaml").write_text(yaml.safe_dump(trial | {"rates": "fixed", "equal": "tokens", "budget": "1h"}))
+    (workplace / "trial.yaml").write_text(yaml.safe_dump(trial | {"rates": "fixed", "equal": "tokens"}))
     save_model(workplace / "model", small_gpt2())
     write_rows(workplace / "losses.jsonl", loss_rows("ab", 3, range(6)))
     outcomes = []

@@ -65,7 +65,7 @@ def small_trial(folder: Path) -> dict[str, Any]:
     corpus = shared["data"].pop("corpus")
     arms = {"gpt2": None, "slower": ["training.learning_rate=1e-4"], "contextlm": "contextlm"}
     values = {"corpus": corpus, "arms": arms, "recipe": shared, "tokens": [1024, 2048], "seeds": 3}
-    return values | {"rates": {"factors": [0.5, 1.0]}, "margin": 0.01, "equal": "tokens", "budget": "5m"}
+    return values | {"rates": {"factors": [0.5, 1.0]}, "margin": 0.01, "equal": "tokens"}
 
 
 MUTATED = [("train", 1500), ("plan sweep", 300), ("trial", 300)]

@@ -84,25 +84,25 @@ def tried(title: str, folder: Path) -> TrialResult:
     counts = {"documents": 8, "tokens": 80, "near_copies": {}}
     losses = {arm: {0: [1.0, 2.0, 3.0, 4.0]} for arm in ("b", title)}
     return TrialResult(
-        title,
-        "seeds",
-        "b",
-        "flops",
-        0.01,
-        0.95,
-        "fixed",
-        counts,  # type: ignore[arg-type]
-        decision.comparisons,
-        [],
-        lengths,
-        {"b": 9, title: 9},
-        losses,
-        losses,
-        [],
-        [],
-        9.0,
-        {title: title},
-        [title],
+        trial=title,
+        stopped="seeds",
+        reference="b",
+        equal="flops",
+        margin=0.01,
+        confidence=0.95,
+        documents="fixed",
+        held_out=counts,  # type: ignore[arg-type]
+        comparisons=decision.comparisons,
+        along_budgets=[],
+        lengths=lengths,
+        parameters={"b": 9, title: 9},
+        losses=losses,
+        training_seconds=losses,
+        rates=[],
+        chosen_rates=[],
+        seconds=9.0,
+        unchanged={title: title},
+        notes=[title],
     )
 
 

@@ -177,9 +177,8 @@ class Diary(Settings):
     entries: list[str]
 
 
-def write_page(path: Path, page: Path, *, others=(), tables=None) -> list[Path]:
+def write_page(path: Path, page: Path) -> None:
     page.write_text(f"the diary in {path}")
-    return []
 
 
 DIARY = RecipeKind("greet", "entries", "strange_ideas.diary:Diary", "diary.yaml", "strange_ideas.diary:write_page")

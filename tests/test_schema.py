@@ -53,7 +53,7 @@ TRIAL = {"corpus": "c", "arms": ["gpt2", "contextlm"]}
         (TRIAL, {"arms": ["gpt2", "idea.py:Idea"]}, True),
         (TRIAL, {"arms": {"gpt2": None, "pm": ["model.extra_layers=2"], "a": {"recipe": {}}, "b": "pm"}}, True),
         (TRIAL, {"arms": {"gpt2": {"setting": []}}}, False),
-        (TRIAL, {"tokens": [1000, 2000], "budget": "30m", "rates": "fixed"}, True),
+        (TRIAL, {"tokens": [1000, 2000], "rates": "fixed"}, True),
         (TRIAL, {"rates": {"factors": [0.5, 1]}}, True),
         (TRIAL, {"rates": "none"}, False),
         (TRIAL, {"equal": "luck"}, False),

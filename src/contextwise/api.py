@@ -247,7 +247,7 @@ def compare(
         curves: compare the context curves of runs, not their losses.
         reference, all_pairs, unit, label: as for :func:`contextwise.comparison.comparison.compare`.
     """
-    from contextwise.comparison.sources import compare_sources
+    from contextwise.comparison.comparison import compare_sources
     from contextwise.evaluation.kernel import Subject
 
     if isinstance(models, str | Path | RunFolder) or not isinstance(models, Iterable):
@@ -302,7 +302,6 @@ def trial(
     documents: Literal["fixed", "random"] | None = None,
     seeds: int | None = None,
     first_seed: int | None = None,
-    budget: str | float | None = None,
     rates: str | Mapping[str, Any] | None = None,
     limit: int | None = None,
     score: Mapping[str, Any] | None = None,
@@ -328,7 +327,6 @@ def trial(
         documents: decide about these held-out documents (fixed, the default) or any like them (random).
         seeds: the most seeds; 20.
         first_seed: seeds count up from it; 0.
-        budget: the most wall time of the trial: seconds, or ``"90s"``, ``"30m"``, ``"2h"``.
         rates: ``"search"`` (the default), ``"fixed"`` (each arm's own), or settings of the search.
         limit: use the first so many held-out documents only.
         score: the measure of the loss that scores every arm, with its settings; by default ``evaluate``.

@@ -193,7 +193,7 @@ def _seeds_needed(estimate: Estimate, bound: float, confidence: float) -> str:
     if abs(difference) <= rest:
         times = rest / abs(difference)
         return f"no number of seeds would decide it: the rest of the interval is ± {times:.2g} times the difference"
-    seeds = seeds_to_decide(-abs(difference), estimate.deviation, 0.0, confidence, rest, most=MOST_SEEDS, on_these=True)
+    seeds = seeds_to_decide(-abs(difference), estimate.deviation, 0.0, confidence, rest, most=MOST_SEEDS)
     return f"{seeds or f'more than {MOST_SEEDS}'} seeds would decide it, at this difference and spread"
 
 

@@ -40,14 +40,6 @@ class Cell:
     documents: int = 0  # the same in all runs; 0 if not known
     readings: Mapping[int, Reading] = field(default_factory=dict, compare=False, repr=False)  # by seed
 
-    @property
-    def row(self) -> tuple[str | int | float | None, ...]:
-        """The values of :data:`CELL_COLUMNS`."""
-        return tuple(getattr(self, name) for name in CELL_COLUMNS)
-
-
-CELL_COLUMNS = ("size", "parameters", "context", "loss", "half_width", "runs", "documents")
-
 
 @dataclass(frozen=True)
 class Optimum:

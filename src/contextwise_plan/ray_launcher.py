@@ -80,7 +80,7 @@ class RayExecutor:
                 "node that has as much"
             )
         # max_calls: a new process for each run.
-        self.task = ray.remote(max_calls=1, max_retries=settings.retries, num_cpus=cpus, num_gpus=gpus)(train_run)
+        self.task = ray.remote(max_calls=1, num_cpus=cpus, num_gpus=gpus)(train_run)
         self.tasks: dict[Any, tuple[PlannedRun, int]] = {}
 
     @property

@@ -20,7 +20,7 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
 
 
 def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:
-    """What was measured, the best context of each size, the forms compared, and the chosen law with its residuals."""
+    """What was measured, the best context of each size, the forms compared, and the chosen law."""
     parts: list[Any] = ["", *(f"Measured: {finding}" for finding in plan.measured)]
     if plan.best.parameters is not None:
         parts += ["", _sizes(plan)]
@@ -48,21 +48,7 @@ def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:
         bound = "at a bound" if name in analysis.at_bounds else ""
         numbers.append([name, f"{value.value:.4g}", value.interval(".3g"), bound])
     law = [Table(title, columns, rows), Table("", ["", "value", "interval", ""], numbers)]
-    return terminal(*parts, "", *law, "", _residuals(analysis))
-
-
-def _residuals(analysis: Analysis) -> Table:
-    observed, residuals = analysis.observed, 1000 * analysis.residuals
-    rows = []
-    for run, name in enumerate(observed.runs):
-        mine = np.flatnonzero(observed.run == run)
-        values = residuals[mine[observed.tokens[mine].argsort()]]
-        rows.append([name, len(mine), values.mean(), values.std(), values[0], values[-1]])
-    forms = {"mean": "+.1f", "spread": ".1f", "first": "+.1f", "last": "+.1f"}
-    errors = [Column(name, "estimate", form) for name, form in forms.items()]
-    columns = [Column("run"), Column("points", "integer"), *errors]
-    title = "Residuals: ln of measured over fitted loss, in thousandths, along each run:"
-    return Table(title, columns, rows)
+    return terminal(*parts, "", *law)
 
 
 def _answer(plan: Plan, analysis: Analysis) -> Table:

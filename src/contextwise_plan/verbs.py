@@ -23,8 +23,6 @@ BESIDE = {True: (1, 20), False: (10, 60)}
 process with its imports."""
 if TYPE_CHECKING:
     from contextwise.experiments.run_set import RunSet
-    from contextwise_plan.scaling.observations import Observations
-    from contextwise_plan.scaling.planning import Budget
 
 
 def sweep(
@@ -41,7 +39,6 @@ def sweep(
     jobs: Annotated[int | None, Option(help="Runs at a time here.", show_default="1, in this process")] = None,
     executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
     address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
-    retries: Annotated[int | None, Option(help="How often a failed run is tried again in one call.")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")
     ] = False,
@@ -69,7 +66,7 @@ def sweep(
     if recipe is None:
         _list_runs(Sweep.open(status or ""), as_json)
         return
-    given = {"kind": executor, "jobs": jobs, "address": address, "retries": retries}
+    given = {"kind": executor, "jobs": jobs, "address": address}
     options = [f"executor.{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
     sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
     if not dry_run:
@@ -102,8 +99,8 @@ def _list_runs(sweep: "RunSet", as_json: bool) -> None:
     runs = counted(len(states), "run")
     show(plan_table(states), f"{runs} ({parts}), {count(sweep.tokens)} tokens, {sweep.flops:.2e} FLOPs")
     for state in states:
-        if failure := state.failure:
-            show_line(f"{state.run.id} failed {counted(failure.attempts, 'time')}: {failure.reason}")
+        if state.failure:
+            show_line(f"{state.run.id} failed: {state.failure}")
 
 
 def transfer(
@@ -164,20 +161,11 @@ def budget(
     sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
     budget: Annotated[float | None, Option(help="FLOPs of the training run to plan.")] = None,
     hours: Annotated[
-        float | None,
-        Option(
-            help="Hours of training instead: on the sweep's machine, at the speeds measured there, or with --tokens-per-second."
-        ),
-    ] = None,
-    tokens_per_second: Annotated[
-        float | None,
-        Option(help="Training speed of another machine, at the sweep's largest size and shortest context."),
+        float | None, Option(help="Hours of training instead: on the sweep's machine, at the speeds measured there.")
     ] = None,
     far: Annotated[bool, Option("--far", help="Answer beyond 30 times the sweep's largest run too.")] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
-    details: Annotated[
-        bool, Option("--details", help="Show what was measured, other sizes, and the law with its residuals too.")
-    ] = False,
+    details: Annotated[bool, Option("--details", help="Show what was measured, other sizes, and the law too.")] = False,
     table: Annotated[
         Path | None, Option(metavar="FILE", help="Write the sweep's points to one JSON file, from which it plans too.")
     ] = None,
@@ -191,15 +179,13 @@ def budget(
     """
     from contextwise_plan.scaling.analysis import Analysis
     from contextwise_plan.scaling.observations import read_observations, read_table, write_table
-    from contextwise_plan.scaling.planning import make_plan
+    from contextwise_plan.scaling.planning import Budget, make_plan
     from contextwise_plan.tables import detail_tables, plan_tables
 
     planned = budget is not None or hours is not None
     if (budget is not None and hours is not None) or not (planned or table is not None):
         raise ConfigError("a plan has one budget; give either --budget (FLOPs) or --hours")
-    if tokens_per_second is not None and hours is None:
-        raise ConfigError("--tokens-per-second says how fast the --hours pass; give both")
-    for name, value in {"--budget": budget, "--hours": hours, "--tokens-per-second": tokens_per_second}.items():
+    for name, value in {"--budget": budget, "--hours": hours}.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value:g}, but must be a positive number")
     if sweep.is_file() and (table is not None or partial):
@@ -213,29 +199,14 @@ def budget(
     tables: list[RenderableType] = []
     if planned:
         analysis = Analysis(observations)
-        answer = make_plan(analysis, _budget(observations, budget, hours or 0, tokens_per_second), far=far)
+        if budget is not None:
+            allowed = Budget("flops", budget, f"{budget:.3g} FLOPs")
+        else:
+            seconds = 3600 * (hours or 0)
+            words = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
+            allowed = Budget("seconds", seconds, words)
+        answer = make_plan(analysis, allowed, far=far)
         values = {"plan": answer, "law": analysis}
         more = detail_tables(answer, analysis) if details else " --details shows more, --json everything."
         tables = [plan_tables(answer, analysis), more]
     show_values(values, as_json, *tables)
-
-
-def _budget(sweep: "Observations", flops: float | None, hours: float, speed: float | None) -> "Budget":
-    """What may be spent: in FLOPs, in seconds of the sweep's machine, or at the ``speed`` of another in tokens per second."""
-    from contextwise_plan.scaling.optimum import measured_cost
-    from contextwise_plan.scaling.planning import Budget
-
-    if flops is not None:
-        return Budget("flops", flops, f"{flops:.3g} FLOPs")
-    seconds = 3600 * hours
-    if speed is None:
-        return Budget("seconds", seconds, f"{duration(seconds)} on the sweep's machine, at the speeds it measured")
-    size, context = sweep.sizes[-1], float(sweep.context.min())
-    per_token = float(measured_cost(sweep, "flops").per_token(sweep.size_parameters[-1], context))
-    flops = seconds * speed * per_token
-    return Budget(
-        "flops",
-        flops,
-        f"{flops:.3g} FLOPs: {duration(seconds)} at {count(speed)} tokens/s of {size} with a context of {context:.0f} "
-        f"({per_token:.2g} FLOPs a token)",
-    )

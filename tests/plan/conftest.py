@@ -18,6 +18,6 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def page(sweep: Path) -> Path:
-    """Its page, with the tables beside it."""
-    write_sweep_page(sweep, sweep.parent / "page.html", tables=sweep.parent / "tables")
+    """Its page."""
+    write_sweep_page(sweep, sweep.parent / "page.html")
     return sweep.parent / "page.html"

@@ -137,12 +137,6 @@ def test_single_points_at_unequal_budgets_have_no_interval() -> None:
     assert found.value == pytest.approx(0.2 * np.log(1.019)) and found.low is None
 
 
-def test_every_unit() -> None:
-    points = [point(tokens=1000)]
-    budgets = {unit: tracks(points, unit)[0].budgets.tolist() for unit in ("tokens", "flops", "seconds")}
-    assert budgets == {"tokens": [1000], "flops": [1000], "seconds": [100]}
-
-
 def test_what_is_no_number_or_cost_nothing_is_left_out() -> None:
     points = [point(tokens=n, loss=loss) for n, loss in ((0, 9.0), (100, float("nan")), (200, 3.0), (400, 2.0))]
     (track,) = tracks(points, "tokens")
@@ -396,14 +390,6 @@ def test_the_window_is_about_a_factor_of_two() -> None:
     budgets = np.geomspace(1, 2**10, 101)  # ten steps a doubling
     reach = window_reach(budgets)
     assert reach == 5 and budgets[50 + reach] / budgets[50 - reach] == pytest.approx(2)
-
-
-def test_smoothing_by_hand() -> None:
-    assert mode_smoothed([64, 64, 128, 64, 64], 1) == [64, 64, 64, 64, 64]
-    assert mode_smoothed([64, 64, 128, 128], 1) == [64, 64, 128, 128]
-    assert mode_smoothed([64, None, None, 128], 1) == [64, None, None, 128]
-    assert mode_smoothed([64, 128, 256], 1) == [64, 128, 256]  # all as common: the step's own
-    assert mode_smoothed([("a", 1), ("b", 1), ("a", 1)], 1)[1] == ("a", 1)
 
 
 @given(st.lists(st.sampled_from([None, 64, 128, 256]), max_size=20), st.integers(0, 5))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from laws import SIZES, drawn_points, flops_per_token, write_sweep
+from laws import drawn_points, write_sweep
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +60,6 @@ def test_a_table_plans_as_its_folder_to_the_last_digit(contextwise, workplace):
 
 
 @pytest.mark.long
-def test_hours_at_a_speed_are_flops(contextwise, workplace):
-    """2 hours at 100,000 tokens a second, each of what a token of the largest size costs at the shortest context."""
-    status, output, _ = contextwise("plan budget sweep --hours 2 --tokens-per-second 1e5 --json")
-    plan = json.loads(output)["plan"]
-    assert status == 0 and plan["budget"]["unit"] == "flops"
-    assert plan["flops"] == pytest.approx(7200 * 1e5 * flops_per_token(SIZES["micro"], 64), rel=1e-6)
-
-
-@pytest.mark.long
 def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     """Its runs took a second for 10^10 FLOPs."""
     status, output, _ = contextwise("plan budget sweep --hours 50 --json")
@@ -83,7 +74,6 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     [
         ("sweep", "a plan has one budget; give either --budget (FLOPs) or --hours"),
         ("sweep --budget 1e15 --hours 2", "a plan has one budget; give either --budget"),
-        ("sweep --budget 1e15 --tokens-per-second 2", "how fast the --hours pass"),
         ("sweep --budget -1", "--budget is -1, but must be a positive number"),
         ("sweep --budget nan", "--budget is nan, but must be a positive number"),
         ("sweep --budget 1e19", "beyond 30 times a law of these few runs is a guess"),

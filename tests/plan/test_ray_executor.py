@@ -57,7 +57,7 @@ def test_a_lost_node_costs_no_result(settings, tmp_path):
     ray = pytest.importorskip("ray", reason="Ray is not installed (pip install ray)")
     from ray.cluster_utils import Cluster
 
-    wanted = settings(**long_enough(settings, steps=2000), executor={"kind": "ray", "retries": 1})
+    wanted = settings(**long_enough(settings, steps=2000), executor={"kind": "ray"})
     runs = list(wanted.recipes())
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from browser import Opened, browser, needs_browser
-from contextwise_plan.sweeps.page import SweepData, sweep_tables
+from contextwise_plan.optimum import Landscape
+from contextwise_plan.sweeps.page import SweepData
 from contextwise_plan.tracks import budget_words
-from html_pages import rows
 
 
 class SweepPage(Opened):
@@ -41,14 +41,8 @@ def opened(page: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swe
 
 
 @pytest.fixture(scope="module")
-def tables(sweep: Path) -> dict[str, list[dict[str, str]]]:
-    return {name: rows(text) for name, text in sweep_tables(SweepData(sweep)).items()}
-
-
-def at(table: list[dict[str, str]], unit: str, step: int) -> list[dict[str, str]]:
-    """Rows of a table at a step of the slider."""
-    budgets = sorted({float(row["budget"]) for row in table if row["unit"] == unit})
-    return [row for row in table if row["unit"] == unit and float(row["budget"]) == budgets[step]]
+def landscapes(sweep: Path) -> dict[str, Landscape]:
+    return {each.unit: each for each in SweepData(sweep).landscapes}
 
 
 def drawn(opened: SweepPage) -> dict[tuple[str, int], tuple[float, float]]:
@@ -64,37 +58,33 @@ def drawn(opened: SweepPage) -> dict[tuple[str, int], tuple[float, float]]:
 @pytest.mark.long
 @needs_browser()
 @pytest.mark.parametrize(("place", "unit"), [(0, "flops"), (2, "tokens")])
-def test_the_slider_draws_the_table(opened: SweepPage, tables: dict[str, Any], place: int, unit: str) -> None:
+def test_the_slider_draws_the_losses(
+    opened: SweepPage, landscapes: dict[str, Landscape], place: int, unit: str
+) -> None:
     opened.click("#units button", place)
+    landscape = landscapes[unit]
     for step in (0, 12, 85, 96):
         opened.slide(step)
-        wanted = at(tables["best-context-loss"], unit, step)
         assert drawn(opened) == {
-            (row["size"], int(row["context"])): (float(row["loss"]), float(row["half_width"])) for row in wanted
+            (cell.size, cell.context): (cell.loss, cell.half_width) for cell in landscape.cells[step]
         }
-        best = [row for row in tables["optimal-context"] if row["unit"] == unit and row["decided"] == "yes"]
-        here = [row for row in best if row["budget"] == wanted[0]["budget"]]
+        here = [best.cell for best in landscape.optima[step].values() if best.inside]
         circles = [trace for trace in opened.figure("loss") if trace["name"] == "optimum"]
-        assert sorted((t["x"][0], t["y"][0]) for t in circles) == sorted(
-            (int(row["context"]), float(row["loss"])) for row in here
-        )
+        assert sorted((t["x"][0], t["y"][0]) for t in circles) == sorted((cell.context, cell.loss) for cell in here)
         shapes = opened.do("return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])")
-        assert all([x, dash] in [[int(row["context"]), "dash"] for row in here] for x, dash in shapes)
+        assert all([x, dash] in [[cell.context, "dash"] for cell in here] for x, dash in shapes)
         words = opened.do("return document.getElementById('budget-words').textContent")
-        assert words == budget_words(unit, float(wanted[0]["budget"]))
+        assert words == budget_words(unit, float(landscape.budgets[step]))
 
 
 @pytest.mark.long
 @needs_browser()
-def test_the_lines_over_the_budget_are_those_of_the_table(opened: SweepPage, tables: dict[str, Any]) -> None:
+def test_the_lines_over_the_budget_are_the_smoothed_optima(opened: SweepPage, landscapes: dict[str, Landscape]) -> None:
     for place, unit in ((2, "tokens"), (0, "flops")):
         opened.click("#units button", place)
         for size in ("pico", "nano", "micro"):
-            wanted = {
-                float(row["budget"]): int(row["smoothed_context"])
-                for row in tables["optimal-context"]
-                if (row["unit"], row["size"]) == (unit, size) and row["smoothed_context"]
-            }
+            smoothed = zip(landscapes[unit].budgets.tolist(), landscapes[unit].contexts[size], strict=True)
+            wanted = {budget: context for budget, context in smoothed if context}
             line = next(t for t in opened.figure("context") if t["name"] == size and t["mode"] == "lines")
             # Lines are drawn less than a fifth of a doubling from where they lie, so that none hides another.
             assert {x: 2 ** round(math.log2(y)) for x, y in zip(line["x"], line["y"], strict=True) if y} == wanted

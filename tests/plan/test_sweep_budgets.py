@@ -46,7 +46,7 @@ def finished(settings, monkeypatch):
     sweep = Sweep.planned(settings)
     sweep.write()
     executor = InProcess(sweep)
-    schedule(sweep, executor, 0)
+    schedule(sweep, executor)
     return sweep, executor.started
 
 
@@ -168,7 +168,7 @@ def test_a_branch_is_trained_beside_its_trunk(decaying, tmp_path, monkeypatch):
     sweep = Sweep.planned(decaying(SHORT_AND_LONG))
     sweep.write()
     executor = Beside(sweep)
-    schedule(sweep, executor, 0)
+    schedule(sweep, executor)
     short, long = (run.id for run in sweep.plan)
     assert executor.started == [long, short, long] and sweep.count()["finished"] == 2
     recipe = next(run for run in sweep.runs if run.id == short).recipe()

@@ -9,22 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
-from contextwise_plan.sweeps.page import (
-    SweepData,
-    optima_table,
-    runs_table,
-    sweep_tables,
-    sweep_verdict,
-    write_sweep_page,
-)
+from contextwise_plan.sweeps.page import SweepData, optima_table, sweep_verdict, write_sweep_page
 from contextwise_plan.tracks import budget_words
-from html_pages import HOSTILE, Page, rows
-from small import write_rows
+from html_pages import HOSTILE, Page
 from synthetic_sweep import write_sweep
 
 pytestmark = pytest.mark.long
@@ -40,33 +31,18 @@ def data_of(page: Path) -> dict[str, Any]:
     return next(script for script in scripts if "landscapes" in script)
 
 
-def test_every_table_is_written(page: Path, sweep: Path) -> None:
-    tables = {path.stem: rows(path.read_text()) for path in (page.parent / "tables").glob("*.csv")}
-    assert set(tables) == {"points", "best-context-loss", "optimal-context"}
-    assert len(tables["points"]) == 3 * 5 * 2 * 12
-    assert {row["unit"] for row in tables["best-context-loss"]} == {"flops", "seconds", "tokens"}
-    assert {row["decided"] for row in tables["optimal-context"]} == {"yes", "no"}
-
-
-def test_the_table_of_runs_has_the_last_loss_of_each(sweep: Path) -> None:
+def test_losses_between_two_points_are_interpolated(sweep: Path) -> None:
     data = SweepData(sweep)
-    points = {state.run.id: [point for point in data.points if point.run == state.run.id] for state in data.states}
-    shown = {cells[-1]: cells[-2] for cells in (row.cells for row in runs_table(data).rows)}
-    assert shown == {run: max(some, key=lambda point: point.tokens).estimate for run, some in points.items()}
-
-
-def test_losses_of_the_table_are_interpolated_from_the_points(page: Path) -> None:
-    folder = page.parent / "tables"
-    points = rows((folder / "points.csv").read_text())
-    for row in rows((folder / "best-context-loss.csv").read_text())[::37]:
-        wanted = []
-        for seed in ("0", "1"):
-            mine = [p for p in points if (p["size"], p["context"], p["seed"]) == (row["size"], row["context"], seed)]
-            budgets = [float(p[row["unit"]]) for p in mine]
-            losses = [float(p["loss"]) for p in mine]
-            wanted.append(np.interp(math.log(float(row["budget"])), np.log(budgets), losses))
-        assert float(row["loss"]) == pytest.approx(np.mean(wanted), rel=1e-12)
-        assert row["runs"] == "2"
+    assert len(data.points) == 3 * 5 * 2 * 12
+    for landscape in data.landscapes:
+        for budget, cells in [*zip(landscape.budgets, landscape.cells, strict=True)][::13]:
+            for cell in cells[::3]:
+                wanted = []
+                for seed in (0, 1):
+                    mine = [point for point in data.points if point.cell == (cell.size, cell.context, seed)]
+                    budgets = [getattr(point, landscape.unit) for point in mine]
+                    wanted.append(np.interp(math.log(budget), np.log(budgets), [point.loss for point in mine]))
+                assert cell.loss == pytest.approx(np.mean(wanted), rel=1e-12) and cell.runs == 2
 
 
 def test_the_page_is_whole_and_loads_nothing(page: Path) -> None:
@@ -109,32 +85,6 @@ def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
         if isinstance(row, list)
     ]
     assert {(cell is None, best is not None and best.decided) for cell, best in some} == {(True, False), (False, True)}
-    listed = {
-        (row["size"], float(row["budget"]))
-        for row in rows(sweep_tables(data)["optimal-context"])
-        if row["unit"] == "tokens"
-    }
-    decided = {
-        (size, float(budget))
-        for budget, optima in zip(landscape.budgets, landscape.optima, strict=True)
-        for size, best in optima.items()
-        if best.decided
-    }
-    assert listed == decided
-
-
-def test_intervals_of_the_runs_are_those_of_documents_of_unequal_size(tmp_path: Path) -> None:
-    """One document with 5 of 10 targets: by hand, the leave-one-out ratios, and (Σ n)² / Σ n² - 1 degrees of freedom."""
-    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64,), measurements=1)
-    file = sweep.run_folder("pico-c64-s0").metrics_file
-    (row,) = sweep.run_folder("pico-c64-s0").metrics("curve")
-    nats, targets = np.array([15.0, 4.0, 3.5, 2.5, 3.0, 2.0]), np.array([5, 1, 1, 1, 1, 1])
-    about = {"document_nats": nats.tolist(), "document_targets": targets.tolist(), "best_context_loss": 3.0}
-    write_rows(file, [row | about])
-    left_out = (30 - nats) / (10 - targets)
-    half = stats.t.ppf(0.975, 100 / 30 - 1) * math.sqrt(5 / 6 * np.square(left_out - 3.0).sum())
-    (cells,) = (row.cells for row in runs_table(SweepData(sweep.path)).rows)
-    assert cells[4].value == 3.0 and cells[4].limits == pytest.approx((3 - half, 3 + half))
 
 
 def test_measurements_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
@@ -179,10 +129,9 @@ def test_the_table_of_a_sweep_has_the_page_of_its_folder(tmp_path: Path) -> None
     write_table(read_observations(sweep.path, early=0), tmp_path / "table.json", sweep.path)
     sources = {"folder": sweep.path, "table": tmp_path / "table.json"}
     for name, source in sources.items():
-        write_sweep_page(source, tmp_path / f"{name}.html", tables=tmp_path / name)
-    for name in ("best-context-loss", "optimal-context"):
-        folder, table = ((tmp_path / source / f"{name}.csv").read_text() for source in sources)
-        assert folder.count("\n") > 5 and folder == table
+        write_sweep_page(source, tmp_path / f"{name}.html")
+    folder, table = (data_of(tmp_path / f"{name}.html") for name in sources)
+    assert folder["landscapes"][0]["cells"] and folder == table
     assert "The runs" not in Page(tmp_path / "table.html").text
 
 

@@ -27,7 +27,7 @@ class RecipeKind:
         settings: class of what the file holds, ``MODULE:NAME``; empty if it is another class for each file.
         resolved: file of a folder that the verb made; empty if the folder has no page of its own.
         page: function that writes the page of such a folder or of a table's file, ``MODULE:NAME``; its arguments are their
-            path, that of the page, and ``tables`` (a folder for tables as CSV files, or None); it returns the CSV files.
+            path, and that of the page.
     """
 
     verb: str

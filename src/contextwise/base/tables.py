@@ -5,11 +5,9 @@ line. The column determines the number format. A difference whose interval exclu
 pages.
 """
 
-import csv
 import html
-import io
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -217,13 +215,6 @@ def terminal(*parts: RenderableType | Table) -> Group:
     """Stack sentences, tables and blank lines (empty texts); sentences are indented like tables."""
     sentences = (Padding(Text(part), (0, 0, 0, 1)) if part and isinstance(part, str) else part for part in parts)
     return Group(*sentences)
-
-
-def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Format rows as CSV with a header; None is empty."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    return text.getvalue()
 
 
 def spread(values: Sequence[T], count: int) -> list[T]:

@@ -54,7 +54,6 @@ def trial(
         Option(help="Decide about these held-out documents (fixed) or any like them (random).", show_default="fixed"),
     ] = None,
     seeds: Annotated[int | None, Option(help="The most seeds.", show_default="20")] = None,
-    budget: Annotated[str | None, Option(help="The most wall time of the whole trial: 90s, 30m, 2h.")] = None,
     rates: Annotated[str | None, Option(help="Learning rates: search or fixed.", show_default="search")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time.", show_default="1, in this process")] = None,
     settings: Annotated[
@@ -62,7 +61,7 @@ def trial(
     ] = None,
     out: Annotated[Path | None, Option(help="The trial's folder.", show_default="trials/NAME")] = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Check the arms, time a few steps, and show costs and expected seeds.")
+        bool, Option("--dry-run", help="Check the arms, time a few steps, and show what the trial costs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +85,7 @@ def trial(
     from contextwise.data import Corpus
     from contextwise.experiments.trial import load_trial
 
-    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "budget", "rates")
+    names = ("corpus", "equal", "margin", "confidence", "documents", "seeds", "rates")
     values = {name: options[name] for name in names if options[name] is not None}
     values |= {} if tokens is None else {"tokens": tokens.split(",")}
     values |= {"arms": arms} if file is None else {}
@@ -161,8 +160,8 @@ def compare(
     refuse_absent(*runs)
     if html is not None:
         check_file(html)
+    from contextwise.comparison.comparison import compare_sources
     from contextwise.comparison.curves import CurveComparison
-    from contextwise.comparison.sources import compare_sources
     from contextwise.reports.views import parts_of
 
     comparison = compare_sources(
@@ -199,10 +198,7 @@ def report(
         Option(help="The page; report.html in the folder of one run, or in another folder, else report.html here."),
     ] = None,
     label: Label = None,
-    csv: Annotated[
-        Path | None, Option(help=f"Of {PAGED}: also write the table behind every figure into this folder.")
-    ] = None,
-    as_json: Annotated[bool, Option("--json", help="Print the paths of the files as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the path of the page as JSON.")] = False,
 ) -> None:
     """Write one page about runs: losses, differences, curves, and how they were made.
 
@@ -223,16 +219,17 @@ def report(
             raise ConfigError(
                 f"{first} is a {name}, whose page is of it alone; leave {runs[1]} out, or make a page of each"
             )
-        _show_files([page, *object_named(kind.page)(first, page, tables=csv)], as_json)
+        object_named(kind.page)(first, page)
+        _show_file(page, as_json)
         return
     if len(runs) == 1 and not (first / "recipe.yaml").is_file():
         if (made := first / "report.html").is_file():  # a trial, or another that writes its page itself
-            options = {"--out": out, "--label": label, "--csv": csv}
+            options = {"--out": out, "--label": label}
             if given := [option for option, value in options.items() if value is not None]:
                 raise ConfigError(
                     f"{first} is not a run and has its page already, {made}; leave {' and '.join(given)} out"
                 )
-            _show_files([made], as_json)
+            _show_file(made, as_json)
             return
         for own, each in recipe_kinds().items():
             if each.resolved and (first / each.resolved).is_file():
@@ -242,8 +239,6 @@ def report(
         raise ConfigError(
             f"{first} is neither a run (it has no recipe.yaml) nor {HAVING}; give the folder of one, or its table{hint}"
         )
-    if csv is not None:
-        raise ConfigError(f"--csv writes the tables of {PAGED}, and {first} is a run; leave it out")
     from contextwise.comparison.comparison import compare
     from contextwise.reports.runs import report_page
 
@@ -257,12 +252,12 @@ def report(
             notes.append(f"The runs are not compared on held-out documents: {error}.")
             say(f"note: {notes[0]}")
     report_page(folders, comparison, notes=notes).write(page)
-    _show_files([page], as_json)
+    _show_file(page, as_json)
 
 
-def _show_files(files: list[Path], as_json: bool) -> None:
-    """Print the paths of written files, one a line."""
+def _show_file(file: Path, as_json: bool) -> None:
+    """Print the path of a written file."""
     if as_json:
-        show_json({"files": files})
+        show_json({"files": [file]})
     else:
-        print(*files, sep="\n")
+        print(file)

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from contextwise.base.errors import ConfigError
 from contextwise.base.files import exclusive
-from contextwise.cli.common import AsJson, show, show_json, show_line, show_values
+from contextwise.cli.common import AsJson, show, show_json, show_line
 
 PANEL = "Decide"
 
@@ -20,8 +20,7 @@ def decide(
         Argument(
             metavar="LOSSES",
             help="Files, or folders of them, with a row for each held-out document of a run (JSON Lines, CSV, Parquet): arm, "
-            "seed, document, tokens, nats; or logs of lm_eval --log_samples. ARM:SEED=PATH labels "
-            "one that names no arm and seed.",
+            "seed, document, tokens, nats. ARM:SEED=PATH labels one that names no arm and seed.",
         ),
     ] = None,
     reference: Annotated[
@@ -32,18 +31,10 @@ def decide(
     documents: Annotated[
         str, Option(help="Decide about these held-out documents (fixed) or any like them (random).")
     ] = "fixed",
-    step: Annotated[int | None, Option(help="Take the rows of this step.", show_default="the last of each run")] = None,
     out: Annotated[
         Path | None,
         Option(help="Folder that keeps what was looked at, and its page.", show_default="decisions/vs-REFERENCE"),
     ] = None,
-    plan: Annotated[
-        bool,
-        Option(
-            "--plan",
-            help="From two seeds or more, of both arms or of the reference alone: how many seeds and how much text it takes.",
-        ),
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Decide from the losses of any training script whether one way to train beats another.
@@ -55,17 +46,11 @@ def decide(
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     from contextwise import decisions
     from contextwise.base.estimates import Documents
-    from contextwise.decisions.power import plan as planned
     from contextwise.decisions.rows import read_losses
 
-    read = read_losses(losses, step)
+    read = read_losses(losses)
     from contextwise.reports.decided import decision_page, decision_parts  # which imports plotly
 
-    notes = [f"Note: {note}" for note in read.notes]
-    if plan:
-        found = planned(read, decisions.reference_of(read, reference), margin, confidence)
-        show_values(found, as_json, *found.sentences, *notes)
-        return
     decision = decisions.decide(
         read,
         reference,

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from contextwise.base.config import validate, with_overrides
@@ -18,7 +17,6 @@ from contextwise.base.hashes import content_key
 from contextwise.base.runs import RunFolder, comparable
 from contextwise.data import Corpus
 from contextwise.evaluation.kernel import Result, Subject, is_result, measure, measures, open_documents
-from contextwise.evaluation.kernel.result import column_or_none
 from contextwise.evaluation.kernel.subject import results_of_model
 from contextwise.evaluation.measures.loss import Evaluation, Loss
 from contextwise.training.recipe import AnyModel
@@ -40,10 +38,6 @@ class ComparedRun:
     evaluation: Evaluation
     run: RunFolder | None  # None for a model that is no run
     summary: dict[str, Any] = field(default_factory=dict)  # the run's
-
-    def column(self, name: str) -> np.ndarray | None:
-        """A column of the documents' table; None if the corpus did not know its values."""
-        return column_or_none(self.evaluation.documents, name)
 
 
 def measures_of_loss() -> list[str]:

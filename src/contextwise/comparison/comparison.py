@@ -1,8 +1,9 @@
-"""Comparisons of models on the same documents: paired differences, and the cost of each model."""
+"""Comparisons of models on the same documents: paired differences, and the cost of each model; curves by their context."""
 
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,11 +11,58 @@ import numpy as np
 from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.estimates import count, exponential, listed
 from contextwise.base.intervals import estimate, per_seed
-from contextwise.comparison.compared_runs import ComparedRun, groups_of, is_single_run, open_compared, other_tokenizer
+from contextwise.comparison.compared_runs import (
+    ComparedRun,
+    evaluate_all,
+    groups_of,
+    is_single_run,
+    open_compared,
+    other_tokenizer,
+)
+from contextwise.comparison.curves import CurveComparison, are_curves, compare_curves, open_curves
 from contextwise.comparison.decided import RESULT
-from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Difference, Group
-from contextwise.evaluation.kernel import measures
+from contextwise.comparison.result import UNITS, Comparison, Difference, Group
+from contextwise.data import Corpus
+from contextwise.evaluation.kernel import Subject, measures
 from contextwise.evaluation.measures.loss import Evaluation
+
+
+def compare_sources(
+    sources: Sequence[str | Subject],
+    corpus: Corpus | str | Path | None = None,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    label: str | None = None,
+    reference: str | None = None,
+    all_pairs: bool = False,
+    unit: Literal["token", "byte"] = "token",
+    names: list[str] | None = None,
+    curves: bool = False,
+) -> Comparison | CurveComparison:
+    """Compare context curves if they are asked for or one source is a curve's folder; else losses, after evaluations on
+    ``corpus`` of the sources that lack one, of its first ``limit`` documents. The other arguments are those of
+    :func:`compare`.
+    """
+    paths = [each for each in sources if isinstance(each, str)]
+    if curves or are_curves(paths):
+        others = {"corpus": corpus, "split": split, "limit": limit, "label": label, "reference": reference}
+        given = {name: value is not None for name, value in others.items()}
+        return compare_curves(open_curves(paths, **given, all_pairs=all_pairs, unit=unit != "token"), names)
+    if corpus is not None and label is not None:
+        raise ConfigError("label and `corpus` both choose the evaluation; give one of them")
+    if corpus is None and limit is not None:
+        raise ConfigError("limit says how much of the corpus is read; give that too")
+    results = None
+    if corpus is not None:
+        results = evaluate_all(sources, corpus, split or "validation", unit, limit=limit)
+    compared = [
+        each if isinstance(each, str) else str(results[i].path) if results and each.loaded else each.source
+        for i, each in enumerate(sources)
+    ]
+    return compare(
+        compared, label=label, results=results, names=names, reference=reference, all_pairs=all_pairs, unit=unit
+    )
 
 
 def compare(
@@ -255,7 +303,7 @@ def _note_on_tokens(groups: list[Group]) -> list[str]:
     if not trained or max(trained.values()) < 1.5 * min(trained.values()):
         return []
     each = listed([f"{name} on {count(int(tokens))}" for name, tokens in trained.items()])
-    return [f"{OTHER_TOKENS}: {each}."]
+    return [f"They were trained on different numbers of tokens: {each}."]
 
 
 def _notes_on_scoring(groups: dict[str, list[ComparedRun]]) -> list[str]:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import ClassVar, TypedDict
 
 from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, counted
+from contextwise.base.views import Viewed
 from contextwise.comparison.sequential import (
     FEWEST_SEEDS,
     Decision,
@@ -80,9 +81,7 @@ class Comparison:
         if same or look.seeds < FEWEST_SEEDS or not math.isfinite(half):
             return None
         fewest, most = (
-            seeds_to_decide(
-                look.fixed.value, deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS, on_these=True
-            )
+            seeds_to_decide(look.fixed.value, deviation, self.margin, look.fixed.confidence, half, most=MOST_SEEDS)
             for deviation in deviation_limits(look.deviation, look.seeds)
         )
         return fewest, most
@@ -130,10 +129,22 @@ class Comparison:
         return f"A difference of this size needs {seeds} seeds in all, as far as these tell how much seeds vary."
 
 
-def in_short(comparisons: Sequence[Comparison], unit: str) -> str:
-    """The first of some comparisons with its interval, and how many there are."""
-    first, more = comparisons[0], len(comparisons) - 1
-    seeds = first.decided_after or len(first.looks)
-    after = f"{first.decision} after {counted(seeds, 'seed')}"
-    pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {unit}, {after}"
-    return f"{pair}; {counted(more, 'more comparison')}" if more else pair
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Decided(Viewed):
+    """Arms against a reference, as a trial or a decision has compared them."""
+
+    reference: str
+    margin: float
+    confidence: float
+    documents: Documents
+    held_out: HeldOut
+    comparisons: list[Comparison]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def in_short(self) -> str:
+        """The first comparison with its interval, and how many there are."""
+        first, more = self.comparisons[0], len(self.comparisons) - 1
+        after = f"{first.decision} after {counted(first.decided_after or len(first.looks), 'seed')}"
+        pair = f"{first.arm} − {first.reference} = {first.difference:+.4f} {first.difference.unit}, {after}"
+        return f"{pair}; {counted(more, 'more comparison')}" if more else pair

@@ -9,8 +9,6 @@ from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs
 
 UNITS = {"token": "nats per token", "byte": "bits per byte"}
-OTHER_TOKENS = "They were trained on different numbers of tokens"
-"""Begins a note that belongs to the result itself."""
 
 
 @dataclass(frozen=True)

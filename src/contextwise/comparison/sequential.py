@@ -39,7 +39,7 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.special import beta, betainc, gammaincinv, ndtri, stdtrit
+from scipy.special import beta, betainc, gammaincinv, stdtrit
 
 from contextwise.base.errors import DataError
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, Documents, Estimate
@@ -266,11 +266,6 @@ def simultaneous(confidence: float, comparisons: int) -> float:
     return 1 - (1 - confidence) / comparisons
 
 
-def upper_deviation(deviation: float, seeds: int, confidence: float = 0.8) -> float:
-    """Upper limit of a standard deviation that was estimated from a number of seeds."""
-    return deviation * math.sqrt((seeds - 1) / (2 * float(gammaincinv((seeds - 1) / 2, 1 - confidence))))
-
-
 def deviation_limits(deviation: float, seeds: int, confidence: float = 0.8) -> tuple[float, float]:
     """Both limits of a standard deviation that was estimated from a number of seeds."""
     low, high = 2 * gammaincinv((seeds - 1) / 2, [(1 + confidence) / 2, (1 - confidence) / 2])
@@ -285,30 +280,20 @@ def seeds_to_decide(
     documents: float = 0.0,
     power: float = 0.8,
     most: int = 200,
-    on_these: bool = False,
 ) -> int | None:
     """The seeds within which a true difference is decided with probability ``power``; None: not within ``most`` seeds.
 
     2,000 trials of normal differences are drawn, with a fixed random seed.
 
     Args:
+        difference: on the documents at hand.
         documents: half width over documents, for a decision about any documents. Its square is added to that of the seeds,
             which is a little more than the interval has.
-        on_these: ``difference`` is that on the documents at hand; otherwise each trial has documents of its own.
     """
-    draw = np.random.default_rng(0)
-    draws = draw.normal(difference, deviation, (2000, most))
-    if documents and not on_these:
-        draws += draw.normal(0, documents / ndtri((1 + confidence) / 2), (2000, 1))
+    draws = np.random.default_rng(0).normal(difference, deviation, (2000, most))
     means, halves = sequence_limits(draws, confidence)
     halves = np.hypot(halves, documents)
     decided = (means + halves < 0) | (means - halves > 0) | (np.abs(means) + halves <= margin)
     share = np.maximum.accumulate(decided, axis=1).mean(axis=0)
     reached = np.flatnonzero(share >= power)
     return int(reached[0]) + 1 if len(reached) else None
-
-
-def least_difference(deviation: float, seeds: int, confidence: float = CONFIDENCE, documents: float = 0.0) -> float:
-    """The smallest observed difference that would be decided after a number of seeds, nats per token."""
-    half = float(half_widths(seeds, confidence)[-1])
-    return math.hypot(half * deviation, documents) if math.isfinite(half) else math.inf

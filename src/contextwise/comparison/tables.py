@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, listed, written
+from contextwise.base.estimates import FEWEST_DOCUMENTS, count, counted, written
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.compared_runs import number_of_seeds
-from contextwise.comparison.result import OTHER_TOKENS, UNITS, Comparison, Group
+from contextwise.comparison.result import UNITS, Comparison
 
 
 def comparison_tables(comparison: Comparison) -> RenderableType:
@@ -71,27 +71,6 @@ def difference_table(comparison: Comparison) -> Table:
 
 
 def verdict(comparison: Comparison) -> list[str]:
-    """The result in paragraphs: the model with the lowest loss against each of the others, and what it costs beside them."""
-    lowest = comparison.lowest
-    own = (each for each in comparison.differences if lowest.name in (each.group, each.reference))
-    unequal = [note for note in comparison.notes if note.startswith(OTHER_TOKENS)]
-    return [*(f"{each.verdict}." for each in own), *unequal, " ".join(_costs(comparison, lowest))]
-
-
-def _costs(comparison: Comparison, best: Group) -> list[str]:
-    """Parameters and FLOPs of training of the best model, relative to each of the others."""
-    others = [group for group in comparison.groups if group is not best]
-    numbers = {group.parameters for group in comparison.groups}
-    shown = count if len({count(number) for number in numbers}) == len(numbers) else "{:,}".format
-    same = [group.name for group in others if group.parameters == best.parameters]
-    unlike = [f"{shown(group.parameters)} of {group.name}" for group in others if group.name not in same]
-    parts = [f"as many as {listed(same)}"] * bool(same) + [f"against {listed(unlike)}"] * bool(unlike)
-    sentences = [", ".join([f"{best.name} has {shown(best.parameters)} parameters", *parts]) + "."]
-    own, known = best.flops_per_token, [(group.name, group.flops_per_token) for group in others]
-    if own and all(flops for _, flops in known):
-        ratios = {name: f"{own / flops:.2f}" for name, flops in known if flops}
-        costs = [f"{ratio} times the FLOPs of {name}" for name, ratio in ratios.items() if ratio != "1.00"]
-        if like := listed([name for name, ratio in ratios.items() if ratio == "1.00"]):
-            costs.append(f"about as many as {like}" if costs else f"about as many FLOPs as {like}")
-        sentences += [f"It takes {listed(costs)} for a token of training."] if costs else []
-    return sentences
+    """The result in paragraphs: the model with the lowest loss against each of the others."""
+    lowest = comparison.lowest.name
+    return [f"{each.verdict}." for each in comparison.differences if lowest in (each.group, each.reference)]

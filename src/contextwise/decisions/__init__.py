@@ -19,8 +19,7 @@ from contextwise.base.config import plain_number
 from contextwise.base.errors import ConfigError, DataError, Problem, did_you_mean, with_hints
 from contextwise.base.estimates import CONFIDENCE, FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, as_json, counted, listed
 from contextwise.base.files import exclusive, expanded, read_sealed_json, write_sealed_json
-from contextwise.base.views import Viewed
-from contextwise.comparison.decided import RESULT, Comparison, HeldOut, in_short
+from contextwise.comparison.decided import RESULT, Comparison, Decided
 from contextwise.comparison.sequential import decide as decided_by
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.decisions.rows import Losses, read_losses
@@ -31,20 +30,13 @@ LARGEST_MARGIN = 1000.0
 SEEDS_ALONE = "by the means of the runs"
 
 
-@dataclass(frozen=True, repr=False)
-class Decision(Viewed):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Decision(Decided):
     """Every arm against the reference; ``losses``: arm -> seed -> loss."""
 
     decision: str  # its name
-    reference: str
     unit: str  # of the losses: nats per token or byte, errors per question, or loss
-    margin: float
-    confidence: float
-    documents: Documents
-    held_out: HeldOut
-    comparisons: list[Comparison]
     losses: dict[str, dict[int, float]]
-    notes: list[str] = field(default_factory=list)
     path: Path | None = field(default=None, metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("sentences",)
@@ -52,7 +44,7 @@ class Decision(Viewed):
     @property
     def answer(self) -> str:
         """The first comparison with its interval, and how many there are."""
-        return f"{self.decision}: {in_short(self.comparisons, self.unit)}"
+        return f"{self.decision}: {self.in_short}"
 
     @property
     def sentences(self) -> list[str]:
@@ -68,19 +60,17 @@ def decide(
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
     documents: Documents = "fixed",
-    step: int | None = None,
     out: str | Path | None = None,
 ) -> Decision:
     """Decide whether each arm is better than the reference, worse, or equivalent within the margin.
 
     Args:
         losses: rows of documents (:mod:`contextwise.decisions.rows`): a data frame, an Arrow table, a mapping of columns, or
-            files and folders of logs; or :class:`~contextwise.decisions.rows.Losses`.
+            files and folders of them; or :class:`~contextwise.decisions.rows.Losses`.
         reference: the arm that the others are compared to; by default the first.
         margin: the smallest difference that matters, in the unit of the losses.
         confidence: of the intervals of all comparisons together.
         documents: decide about these held-out documents (fixed) or any like them (random).
-        step: of the rows to take, where they have steps; by default the last of each run.
         out: folder of the result and of the list of runs that were looked at.
 
     Raises:
@@ -88,7 +78,7 @@ def decide(
         DataError: the rows cannot be read or paired.
     """
     if not isinstance(losses, Losses):
-        losses = read_losses(losses, step)
+        losses = read_losses(losses)
     arms = losses.arms
     reference = reference_of(losses, reference)
     others = [arm for arm in arms if arm != reference]

@@ -23,7 +23,6 @@ from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspe
 from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key
-from contextwise.decisions.logs import NO_LABEL, RunLabel, lm_eval_rows, run_label
 
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
@@ -32,10 +31,35 @@ KINDS = {".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"}
 JSON_LINES, TABLES = {".jsonl", ".jsonl.gz", ".ndjson"}, {".csv", ".csv.gz", ".tsv", ".tsv.gz"}
 ROWS = {*JSON_LINES, *TABLES, ".parquet"}
 """Endings of files of rows."""
+_LABEL = re.compile(r"([^=/]+):(\d+)=(.+)")
+_NAME = re.compile(r"(.+?)[-_.](?:s|seed)[-_]?(\d+)")
+_ENDING = re.compile(r"(\.(jsonl|ndjson|csv|tsv|parquet))?(\.gz)?$", re.IGNORECASE)
 _LARGEST_ROW = 2**28
 """Bytes that Arrow reads at a time: a row may hold the text of a document, and rows in errors count from the last block."""
 Run = tuple[str, int]
 """Arm and seed."""
+
+
+@dataclass(frozen=True)
+class RunLabel:
+    """A path, with the arm and the seed that were given for it, or that its name says."""
+
+    path: Path
+    arm: str | None = None
+    seed: int | None = None
+    given: bool = False
+
+
+NO_LABEL = RunLabel(Path())
+
+
+def run_label(source: str) -> RunLabel:
+    """The path of a source, and its run."""
+    if (match := _LABEL.fullmatch(source)) and not Path(source).exists():
+        return RunLabel(Path(match[3]), match[1], int(match[2]), given=True)
+    path = Path(source)
+    match = _NAME.fullmatch(_ENDING.sub("", path.name))
+    return RunLabel(path, match[1], int(match[2])) if match else RunLabel(path)
 
 
 @dataclass(frozen=True)
@@ -68,15 +92,15 @@ class Losses:
         return content_key(losses=self.values[run].tolist())
 
 
-def read_losses(sources: Any, step: int | None = None) -> Losses:
-    """Read the rows of files, folders of files or of logs, an Arrow table, a data frame or a mapping of columns, and pair them.
+def read_losses(sources: Any) -> Losses:
+    """Read the rows of files or folders of files, an Arrow table, a data frame or a mapping of columns, and pair them.
 
-    The label of a file or folder, ``ARM:SEED=PATH``, goes before the arm and the seed of its rows; logs, and rows without them,
-    have those that the name of the file or folder says: ``ARM-s3``. Of rows with steps those of ``step`` are taken, by default
-    the last of each run.
+    The label of a file, ``ARM:SEED=PATH``, goes before the arm and the seed of its rows; rows without them have those that the
+    name of the file says: ``ARM-s3``. Of rows with steps
+    those of the last step of each run are taken.
     """
     table = pa.concat_tables(_tables(sources), promote_options="permissive")
-    return _paired(*_last_steps(table.to_pandas(), step))
+    return _paired(*_last_steps(table.to_pandas()))
 
 
 def _tables(sources: Any) -> list[pa.Table]:
@@ -85,18 +109,18 @@ def _tables(sources: Any) -> list[pa.Table]:
         sources = [sources]
     if isinstance(sources, Sequence) and sources and all(isinstance(each, str | Path) for each in sources):
         labels = map(run_label, [file for source in sources for file in _files(str(expanded(source)))])
-        return [_checked(_read(each.path, each), str(each.path), each) for each in labels]
+        return [_checked(_read(each.path), str(each.path), each) for each in labels]
     if isinstance(sources, Sequence) and not sources:
         raise ConfigError("there are no losses; give files with a row for each held-out document of a run")
     return [_checked(_table(sources), "the table")]
 
 
 def _files(source: str) -> list[str]:
-    """The files of rows in a folder that holds such files and no logs, or those of a pattern; else the source."""
+    """The files of rows in a folder, or those of a pattern; else the source."""
     folder = Path(source)
     if glob.has_magic(source) and not folder.exists() and (found := sorted(glob.glob(source))):  # noqa: PTH207
         return found
-    if not folder.is_dir() or any(folder.rglob("samples_*.jsonl")):
+    if not folder.is_dir():
         return [source]
     return [str(file) for file in sorted(folder.iterdir()) if _kind(file) in ROWS] or [source]
 
@@ -136,11 +160,9 @@ def _refuse_other_columns(names: list[Any]) -> None:
         raise DataError(f"the table has none of the columns {listed([*COLUMNS])}; it has {listed([*map(str, names)])}")
 
 
-def _read(path: Path, label: RunLabel) -> pa.Table:
-    """The rows of a file, or of the samples of lm-evaluation-harness."""
+def _read(path: Path) -> pa.Table:
+    """The rows of a file."""
     kind = _kind(path)
-    if path.is_dir() or path.name.startswith("samples_"):
-        return lm_eval_rows(path, label)
     texts = pa.schema([(name, pa.string()) for name in TEXTS])
     try:
         if kind in JSON_LINES:
@@ -177,10 +199,7 @@ def _read(path: Path, label: RunLabel) -> pa.Table:
         raise DataError(
             f"{path} cannot be read: {why}; give a row for each document of a run, each column of one type"
         ) from None
-    raise DataError(
-        f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, or a folder of them or of "
-        "lm_eval --log_samples"
-    )
+    raise DataError(f"{path} is no file of losses; give .jsonl, .csv, .tsv or .parquet, or a folder of them")
 
 
 def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table:
@@ -262,21 +281,12 @@ def _converted(values: Any, column: str, name: str) -> pa.ChunkedArray:
     return converted
 
 
-def _last_steps(rows: pd.DataFrame, step: int | None) -> tuple[pd.DataFrame, list[str]]:
-    """The rows of the given step, or of the last one of each run; what is to be noted of them."""
+def _last_steps(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows of the last step of each run; what is to be noted of them."""
     if "step" not in rows:
-        if step is not None:
-            raise ConfigError(f"step is {step}, but the rows have no column step; leave it out")
         return rows, []
     if rows["step"].isna().any():
         raise DataError("some rows have a step, others none; give all of them one, or leave the column out")
-    if step is not None:
-        chosen = rows[rows["step"] == step]
-        if chosen.empty:
-            raise DataError(f"no row has step {step}; the steps are {rows['step'].min()} to {rows['step'].max()}")
-        having = _runs(chosen)
-        lacking = [_named(run) for run in _runs(rows) if run not in having]
-        return chosen, [f"Left out, without step {step}: {listed(lacking)}."] if lacking else []
     last = rows.groupby(["arm", "seed"])["step"].transform("max")
     ends = sorted(last.unique())
     note = f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])}."

@@ -26,7 +26,6 @@ from contextwise.base.files import is_held
 from contextwise.base.trust import trust
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
-INPUT_AT_FAULT = 2
 _PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 WAIT_FOR_LOCK_SECONDS = 120.0
@@ -41,7 +40,6 @@ class ExecutorSettings(Settings):
     threads: int | None = Field(
         default=None, ge=1, description="threads of each run; OMP_NUM_THREADS, else the cores shared out, if not given"
     )
-    retries: int = Field(default=1, ge=0, description="how often a run that failed is tried again in one call")
 
     @property
     def here(self) -> bool:
@@ -201,7 +199,7 @@ def train_run(folder: str, run: str, trust_remote_code: bool = False, threads: i
     trust.remote_code = trust_remote_code
     if not (Path(folder) / "recipes" / f"{run}.yaml").exists():
         reason = f"{os.uname().nodename} does not see {folder}; its runs need a file system that all nodes share"
-        return INPUT_AT_FAULT, reason
+        return 2, reason
     deadline = time.monotonic() + WAIT_FOR_LOCK_SECONDS
     while is_held(Path(folder) / "runs" / run, inside=True) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

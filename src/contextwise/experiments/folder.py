@@ -5,7 +5,7 @@ failed) · ``failures/<id>.json`` (why a run failed; removed when it finishes).
 """
 
 from collections.abc import Container
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -16,7 +16,6 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.files import PARTIAL, atomic_write, read_sealed_json, write_sealed_json
 from contextwise.base.recipes import recipe_kinds, recipe_path
 from contextwise.base.runs import RunFolder
-from contextwise.base.schemas import built
 
 State = Literal["finished", "unfinished", "failed", "missing"]
 
@@ -46,22 +45,17 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why a run failed, and how often it was tried."""
-
-    reason: str
-    attempts: int
-
-
-@dataclass(frozen=True)
 class RunState:
-    """The state of a run; step and best-context loss (nats per token) are the newest, None before the first of them."""
+    """The state of a run; step and best-context loss (nats per token) are the newest, None before the first of them.
+
+    ``failure``: why it failed.
+    """
 
     run: PlannedRun
     state: State
     step: int | None = None
     loss: float | None = None
-    failure: Failure | None = None
+    failure: str | None = None
 
     @property
     def share(self) -> float:
@@ -167,16 +161,14 @@ class RunSetFolder:
         """Tokens of the training of all runs, those of a trunk once."""
         return sum(run.tokens - run.trunk_tokens for run in self.plan)
 
-    def failure(self, run: str) -> Failure | None:
+    def failure(self, run: str) -> str | None:
         """Why a run failed; None if it did not."""
         file = self.path / "failures" / f"{run}.json"
-        return built(Failure, read_sealed_json(file, "a run's failure")) if file.exists() else None
+        return read_sealed_json(file, "a run's failure")["reason"] if file.exists() else None
 
     def note_failure(self, run: str, reason: str) -> None:
-        """Record that a run failed, and count its attempts."""
-        before = self.failure(run)
-        failure = Failure(reason, before.attempts + 1 if before else 1)
-        write_sealed_json(self.path / "failures" / f"{run}.json", asdict(failure), "a run's failure")
+        """Record that a run failed."""
+        write_sealed_json(self.path / "failures" / f"{run}.json", {"reason": reason}, "a run's failure")
 
     def clear_failure(self, run: str) -> None:
         (self.path / "failures" / f"{run}.json").unlink(missing_ok=True)

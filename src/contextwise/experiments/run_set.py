@@ -243,7 +243,7 @@ class RunSet(RunSetFolder):
                 amounts = f"{self.flops:.2e} FLOPs and {count(self.tokens)} tokens in all"
                 say(f"{self.name}: {len(left)} of {len(self.plan)} runs to do, {amounts}")
             try:
-                schedule(self, executor.executor(self), executor.retries)
+                schedule(self, executor.executor(self))
             except TrainingError:
                 if not may_diverge or not all(_ended(run) for run in left if not RunFolder(run.folder).finished):
                     raise

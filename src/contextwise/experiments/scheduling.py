@@ -1,21 +1,21 @@
-"""Scheduling: which run of a set is started next, which is tried again, and what is reported meanwhile."""
+"""Scheduling: which run of a set is started next, and what is reported meanwhile."""
 
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from contextwise.base.errors import ContextwiseError, DivergedError, Interrupted, TrainingError
 from contextwise.base.estimates import counted
 from contextwise.base.progress import interruption, progress_bar, say
-from contextwise.experiments.executors import INPUT_AT_FAULT, Executor
+from contextwise.experiments.executors import Executor
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
 
 POLL_SECONDS = 0.2
 REFRESH_SECONDS = 2.0
 
 
-def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
+def schedule(folder: RunSetFolder, executor: Executor) -> None:
     """Train all runs; a run starts after the runs that it is made from.
 
     In this process they are trained in the order of the plan; elsewhere the most expensive is the first, so that the last ones
@@ -26,7 +26,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
         # In this process each run shows a bar of its own.
         bar = contextlib.nullcontext(lambda **_: None) if executor.here else progress_bar("runs", 100, "% of the FLOPs")
         with bar as show:
-            errors = _train(folder, executor, retries, show)
+            errors = _train(folder, executor, show)
     finally:
         executor.close()
     states, total = folder.count(), len(folder.plan)
@@ -39,7 +39,7 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
     if errors and not folder.status_command:
         raise min(errors, key=lambda error: isinstance(error, DivergedError))
     if failed:
-        failures = {state.run.id: state.failure.reason for state in folder.states() if state.failure}
+        failures = {state.run.id: state.failure for state in folder.states() if state.failure}
         reasons = list(failures.values())
         diverged = sum(folder.run_folder(run).diverged for run in failures)
         others = f"the {failed - diverged} that did not diverge" if diverged else "them"
@@ -55,13 +55,12 @@ def schedule(folder: RunSetFolder, executor: Executor, retries: int) -> None:
         raise ContextwiseError(f"{total - finished} of {total} runs of {folder.path} have not finished")
 
 
-def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callable[..., None]) -> Collection[Exception]:
-    """Start, watch and try again; the errors of runs that failed in this process. ``show``: of a progress bar in percent."""
-    errors = dict[str, Exception]()
+def _train(folder: RunSetFolder, executor: Executor, show: Callable[..., None]) -> list[Exception]:
+    """Start and watch; the errors of runs that failed in this process. ``show``: of a progress bar in percent."""
+    errors = list[Exception]()
     todo = [run for run in folder.plan if not folder.run_folder(run.id).finished]
     waiting = deque(todo if executor.here else sorted(todo, key=lambda run: -run.flops))
     unfinished = {run.id for run in todo}
-    attempts: Counter[str] = Counter()
     states = {run.id: folder.state(run) for run in folder.plan}
     reported, stopping, last_read = set[str](), False, time.monotonic()
 
@@ -82,22 +81,16 @@ def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callabl
                 say(f"{run.id}: another process is training it; waiting for that")
         ended = executor.poll()
         for run, outcome in ended:
-            attempts[run.id] += 1
             if folder.run_folder(run.id).finished:
                 unfinished.discard(run.id)
-                errors.pop(run.id, None)
                 folder.clear_failure(run.id)
                 loss = folder.state(run).loss  # that only runs with a context curve have
                 if loss is not None or not executor.here:
                     say(f"{run.id}: finished" + ("" if loss is None else f", best-context loss {loss:.4f}"))
             elif not interruption.requested:
                 folder.note_failure(run.id, outcome.reason)
-                errors |= {} if outcome.error is None else {run.id: outcome.error}
-                again = outcome.status != INPUT_AT_FAULT and attempts[run.id] <= retries
-                again = again and not folder.run_folder(run.id).diverged
-                say(f"{run.id}: failed: {outcome.reason}" + "; it is tried again" * again)
-                if again:
-                    waiting.append(run)
+                errors += [] if outcome.error is None else [outcome.error]
+                say(f"{run.id}: failed: {outcome.reason}")
             states[run.id] = folder.state(run)
         if interruption.requested and not stopping:
             stopping = True
@@ -112,4 +105,4 @@ def _train(folder: RunSetFolder, executor: Executor, retries: int, show: Callabl
             show(done=100 * done / folder.flops, note=f"{note} of {counted(len(states), 'run')}")
         if not ended:
             time.sleep(POLL_SECONDS)
-    return errors.values()
+    return errors

@@ -2,22 +2,17 @@
 
 import itertools
 import textwrap
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from rich.console import RenderableType
 
 from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Table
-from contextwise.comparison.decided import READINGS, Comparison
+from contextwise.comparison.decided import READINGS, Comparison, Decided
 from contextwise.comparison.sequential import FEWEST_SEEDS
 from contextwise.decisions import Decision
 from contextwise.reports import page
 from contextwise.reports.page import Page, Plot, Section
-
-if TYPE_CHECKING:
-    from contextwise.experiments.trial.result import TrialResult
-
-    Decided: TypeAlias = Decision | TrialResult
 
 ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so you may stop after any of "
@@ -29,7 +24,7 @@ SHOWN_WHOLE = 6
 """The newest intervals, which a plot shows whole; those of the first seeds are many times as wide."""
 
 
-def comparison_table(result: "Decided") -> Table:
+def comparison_table(result: Decided) -> Table:
     """A row for each comparison: both readings at the look that decided, or at the newest."""
     rows: list[list[Cell]] = []
     for each in result.comparisons:
@@ -51,7 +46,7 @@ def comparison_table(result: "Decided") -> Table:
     return Table(title, columns, rows, [f"Note: {ANYTIME}"] if known else [f"Note: {NO_INTERVAL}"] * few)
 
 
-def overview_plots(result: "Decided") -> list[Plot]:
+def overview_plots(result: Decided) -> list[Plot]:
     """The difference of each of several arms: its seeds, and the newest interval; nothing for one comparison."""
     if len(result.comparisons) < 2:
         return []
@@ -72,7 +67,7 @@ def _by_seed(comparison: Comparison) -> dict[int, float]:
     return {seed: after - before for seed, (before, after) in enumerate(itertools.pairwise([0.0, *sums]), 1)}
 
 
-def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
+def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
     """The difference of each seed, and the interval after each, for both readings."""
     by_seed = _by_seed(comparison)
     seeds, own = [*by_seed], [*by_seed.values()]
@@ -106,7 +101,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
 
 
-def at_budget(comparison: Comparison, result: "Decided", before: str = " at ") -> str:
+def at_budget(comparison: Comparison, result: Decided, before: str = " at ") -> str:
     """`` at 524k tokens``, where there are several budgets."""
     several = len({each.budget for each in result.comparisons}) > 1
     return f"{before}{count(comparison.budget)} tokens" if several else ""

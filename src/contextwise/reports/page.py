@@ -129,16 +129,6 @@ def check_file(path: Path) -> None:
             raise ConfigError(f"{path} is no page, and would be lost; give another name for the page")
 
 
-def write_csv_files(tables: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write each CSV text to ``folder``/NAME.csv; ConfigError if that is a file, DataError if it cannot be written."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; give a folder for the CSV files with --csv")
-    paths = [folder / f"{name}.csv" for name in tables]
-    for path, text in zip(paths, tables.values(), strict=True):
-        atomic_write(path, text, "the CSV file")
-    return paths
-
-
 def shown(part: Any) -> str:
     """The HTML of markup, a table or a plot; a text is escaped."""
     return part.__html__() if hasattr(part, "__html__") else html.escape(str(part))

@@ -1,6 +1,5 @@
 """A trial as terminal tables and as a page: the decision first, the path of the intervals, cost, rates, what was held fixed."""
 
-import math
 import shlex
 import statistics
 from collections.abc import Sequence
@@ -29,7 +28,6 @@ STOPPED = {
     "decided": "every comparison is decided",
     "diverged": "no comparison is left open but of arms that diverged",
     "seeds": "all seeds are trained",
-    "budget": "the wall time is spent",
     "": "it is not finished",
 }
 
@@ -145,20 +143,20 @@ def _at(length: Length, budgets: Sequence[int]) -> tuple[str, str]:
 
 
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
-    """What a trial will cost, and what it can decide."""
+    """What a trial will cost."""
     budgets = list(dict.fromkeys(each.budget for each in plan.lengths))
     rows: list[list[Cell]] = [
         [_at(each, budgets), f"{plan.learning_rates[each.arm]:.2g}", each.seconds, each.scoring]
         for each in plan.lengths
     ]
     times = (Column(name, "duration") for name in ("training", "scoring"))
-    total = plan.search_seconds + plan.affordable_seeds * plan.seed_seconds
+    total = plan.search_seconds + plan.seeds * plan.seed_seconds
     return terminal(
         runs_table(f"Each run, at equal {_equal(equal)}:", plan.lengths, plan.parameters),
         "",
         Table("The rate and the time of a run, from timed steps:", ["arm", "AdamW's\nrate", *times], rows),
         "",
-        f"At most {plan.affordable_seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
+        f"At most {plan.seeds} seeds: {plan.runs} runs ({plan.search_runs} of them short, for the rates), "
         f"{plan.flops:.2e} FLOPs, about {duration(total)}; a seed takes {duration(plan.seed_seconds)}."
         + f" Up to {plan.widening_runs} more short runs follow where a best rate is at an edge."
         * bool(plan.widening_runs),
@@ -170,31 +168,13 @@ def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:
 
 def _expected(plan: TrialPlan) -> str:
     """What the seeds can decide."""
-    if plan.affordable_seeds < FEWEST_SEEDS:
+    if plan.seeds < FEWEST_SEEDS:
         return f"Nothing will be decided: the first interval comes after {FEWEST_SEEDS} seeds."
-    if plan.deviation is None:
-        first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
-        return (
-            "The standard deviation of the difference over seeds is not known before the first seeds. The interval is the "
-            f"mean ± {first:.1f} standard deviations after {FEWEST_SEEDS} seeds, ± {ten:.1f} after ten, and ± {twenty:.1f} "
-            "after twenty."
-        )
-    deviation, seeds = plan.deviation
-    expected = (plan.expected_seeds_by_margins or {}).items()
-    words = [f"{needed or f'more than {plan.affordable_seeds}'} if it is {size}" for size, needed in expected]
-    least = documents = ""
-    if plan.least_difference:
-        least = (
-            f" The smallest measured difference that {plan.affordable_seeds} seeds can decide is "
-            f"{plan.least_difference:.4f} nats."
-        )
-    if plan.documents == "random":
-        half = plan.documents_half_width
-        size = f"± {half:.4f} nats" if math.isfinite(half) else "no interval: hold out more"
-        documents = f" The held-out documents add {size}, which no seeds reduce."
+    first, ten, twenty = (half_widths(20, plan.confidence)[seeds - 1] for seeds in (FEWEST_SEEDS, 10, 20))
     return (
-        f"The standard deviation of the difference over seeds is {deviation:.4f} nats ({plan.source}, {seeds} seeds)."
-        f"{documents} How many seeds decide in 4 of 5 trials depends on the true difference, in nats: {listed(words)}.{least}"
+        "How many seeds decide depends on the standard deviation of the difference over seeds, which the first seeds tell. The "
+        f"interval is the mean ± {first:.1f} standard deviations after {FEWEST_SEEDS} seeds, ± {ten:.1f} after ten, and "
+        f"± {twenty:.1f} after twenty."
     )
 
 

@@ -19,8 +19,6 @@ FREE_SIZES = 3  # number of sizes from which the plan also recommends sizes betw
 FARTHEST = 30.0  # a budget beyond this multiple of the sweep's largest FLOPs is refused without ``far``
 CONTEXTS_BEYOND = 8.0  # contexts are searched up to this multiple of the longest, and down to half of the shortest
 SIZES_BEYOND = 30.0  # sizes are searched up to this multiple of the largest, and down to a quarter of the smallest
-LONG = 10.0  # an extrapolation in one direction beyond this factor gets a note
-WIDE = 8.0  # an interval of the context wider than this factor gets a note
 LEAST_SHARE = 0.01  # resamples at a bound of the search get a note from this share on
 NO_FLOOR = 0.01  # a floor whose interval begins below this share of the lowest loss may be zero
 
@@ -131,7 +129,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
     best = _recommendation(analysis, optima, None if free else nearest, reach)
     if best.size is not None and best.parameters is not None:  # one of a few was chosen, which has no interval
         best = replace(best, parameters=replace(best.parameters, low=None, high=None))
-    notes += _width_notes(analysis, best.context, samples, free)
+    notes += _bound_notes(analysis, samples, free)
     context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
     rounded = 2 ** round(float(np.log2(context)))
     at_rounded = analysis.law.loss(rounded, parameters, budget.amount / cost.per_token(parameters, rounded))
@@ -147,7 +145,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         if name in trend.sizes:
             of_size = [best_context(law, cost, budget.amount, size, bounds) for law in laws]
             each_size.append(_recommendation(analysis, followed(of_size), name, reach))
-    notes += [*floor_notes(analysis), *_distance_notes(times)]
+    notes += floor_notes(analysis)
     if observed.constant_rate:
         notes.append(
             "The runs of the sweep keep a constant learning rate: a run whose rate decays at its end reaches a lower loss "
@@ -239,23 +237,9 @@ def floor_notes(analysis: Analysis) -> list[str]:
     return [f"The sweep hardly shows a floor of the loss (E is {floor:.2g} nats): the predicted loss may be too low."]
 
 
-def _distance_notes(times: dict[str, float]) -> list[str]:
-    """The note on directions in which the plan extrapolates far; ``times``: multiple of the sweep's largest, by name."""
-    far = [f"{times[name]:.0f} times the {name}" for name in times if times[name] > LONG and name != "flops"]
-    if not far:
-        return []
-    return [
-        f"The plan has {' and '.join(far)} of any run of the sweep. If the sweep's curves have hardly begun to flatten, the "
-        "loss predicted so far beyond them is too low."
-    ]
-
-
-def _width_notes(analysis: Analysis, context: Estimate, samples: Optimum, free: bool) -> list[str]:
-    """Notes on wide intervals, and on intervals that end at a bound of the search."""
+def _bound_notes(analysis: Analysis, samples: Optimum, free: bool) -> list[str]:
+    """Notes on intervals that end at a bound of the search."""
     notes = []
-    low, high = context.limits
-    if high > WIDE * low:
-        notes.append(f"The sweep hardly determines the context (interval: a factor of {high / low:.0f}).")
     searched = {"context": context_bounds(analysis)} | ({"parameters": size_bounds(analysis)} if free else {})
     for name, (low, high) in searched.items():
         values = getattr(samples, name)

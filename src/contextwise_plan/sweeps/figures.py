@@ -64,7 +64,8 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
     cells = []
     for some in landscape.cells:
         ordered = sorted(some, key=lambda cell: (series[cell.size], cell.context))
-        cells.append([[series[cell.size], *cell.row[1:]] for cell in ordered])
+        drawn = ("parameters", "context", "loss", "half_width", "runs", "documents")
+        cells.append([[series[cell.size], *(getattr(cell, name) for name in drawn)] for cell in ordered])
     return {
         "unit": landscape.unit,
         "label": UNIT_NAMES[landscape.unit],

@@ -2,30 +2,28 @@
 
 import math
 import shlex
-from operator import attrgetter
 from pathlib import Path
 
 import yaml
 
 from contextwise.base.config import read_yaml
 from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import count, counted
+from contextwise.base.estimates import counted
 from contextwise.base.files import read_json
-from contextwise.base.tables import Cell, Column, Row, Table, csv_text, spread
+from contextwise.base.tables import Cell, Table, spread
 from contextwise.data.document_lengths import in_tokens, token_count
 from contextwise.experiments.folder import RunState
 from contextwise.reports import page
 from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
-from contextwise_plan.optimum import CELL_COLUMNS, Landscape
+from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import TABLE, read_table
 from contextwise_plan.sweeps.figures import UNIT_NAMES, landscape_json, loss_figure, overall_sentence, window_words
-from contextwise_plan.sweeps.points import COLUMNS, SweepPoint, sweep_points
-from contextwise_plan.sweeps.sweep import Sweep
+from contextwise_plan.sweeps.points import SweepPoint, sweep_points
+from contextwise_plan.sweeps.sweep import Sweep, plan_table
 from contextwise_plan.tracks import budget_words
 
 SHOWN_BUDGETS = 6
-LOSS_HEAD = ["unit", "budget", *CELL_COLUMNS]
-CONTEXT_HEAD = [*LOSS_HEAD[:6], "decided", "edge", "within_noise", "smoothed_context"]
+RUN_LOSS = "The loss of a run is its best-context loss at the newest measurement, in nats per token."
 
 
 class SweepData:
@@ -93,12 +91,8 @@ def sweep_verdict(data: SweepData) -> list[str]:
     return [overall, *landscape.findings(), *limits]
 
 
-def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> list[Path]:
-    """Write the page of a sweep, and its tables.
-
-    ``sweep`` is its folder, or its table, of which the page shows the points alone. The CSV files in the folder ``tables``, if
-    wanted, are returned.
-    """
+def write_sweep_page(sweep: Path, path: Path) -> None:
+    """Write the page of a sweep: of its folder, or of its table, of which the page shows the points alone."""
     page.check_file(path)
     data = SweepData(sweep)
     contexts = data.contexts
@@ -111,7 +105,7 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
         Section("What is missing", _missing(data)),
         Section("Loss against training context, at a budget", _losses(data)),
         Section("Optimal context against budget", _optimal_contexts(data)),
-        Section("The runs", [runs_table(data)] if data.states else []),
+        Section("The runs", [plan_table(data.states), RUN_LOSS] if data.states else []),
         Section("How it was made", _making(data)),
     ]
     series = {size: number for number, size in enumerate(data.sizes)}
@@ -122,7 +116,6 @@ def write_sweep_page(sweep: Path, path: Path, *, tables: Path | None = None) -> 
     }
     result = sweep_verdict(data)
     Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
-    return page.write_csv_files(sweep_tables(data), tables) if tables is not None else []
 
 
 def _missing(data: SweepData) -> list[Part]:
@@ -136,8 +129,11 @@ def _missing(data: SweepData) -> list[Part]:
             sentences.append(f"{len(runs)} of {len(data.states)} runs {meaning}: {', '.join(runs)}.")
     if data.dropped:
         sentences.append(f"{counted(data.dropped, 'measurement')} left out: the loss is no number.")
-    reasons = {state.run.id: state.failure.reason for state in data.states if state.failure is not None}
-    failures = [page.details(f"{run}: why it failed", page.code(reason)) for run, reason in reasons.items()]
+    failures = [
+        page.details(f"{state.run.id}: why it failed", page.code(state.failure))
+        for state in data.states
+        if state.failure
+    ]
     return [page.bullets(sentences), *failures] if sentences else []
 
 
@@ -217,46 +213,3 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
         "context where one beside it was not measured at that budget."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)
-
-
-def runs_table(data: SweepData) -> Table:
-    """Every run of the grid: its state, and the last loss that it measured."""
-    last = {point.run: point for point in data.points}
-    rows = []
-    for state in data.states:
-        run, point = state.run, last.get(state.run.id)
-        size = run.size, f"{count(run.parameters)} parameters"
-        context = in_tokens(run.context), f"seed {run.seed}"
-        trained = (count(point.tokens if point else 0), f"of {count(run.tokens)}")
-        cells = [size, context, state.state, trained, point.estimate if point else None, run.id]
-        rows.append(Row(cells, list(data.sizes).index(run.size)))
-    title = (
-        "Best-context loss at the last measurement of each run: the mean over the last tenth of its training context, nats per "
-        "token, with its 95% interval over documents."
-    )
-    loss = Column("loss", "estimate", ".4f", interval="below")
-    return Table(title, ["size", "context", "state", "trained on, tokens", loss, "run"], rows)
-
-
-def sweep_tables(data: SweepData) -> dict[str, str]:
-    """Name of each table -> its CSV; a row a budget, size and context that was measured there, and so on."""
-    losses, contexts = [], []
-    for landscape in data.landscapes:
-        for step, budget in enumerate(landscape.budgets.tolist()):
-            at = [landscape.unit, budget]
-            losses += [[*at, *cell.row] for cell in landscape.cells[step]]
-            for size, best in landscape.optima[step].items():
-                if not best.decided:  # the lowest of those that happen to be measured here
-                    continue
-                noise = " ".join(map(str, best.within_noise))
-                chosen = [*at, *best.cell.row[:4], _yes(best.inside), best.edge, noise]
-                contexts.append([*chosen, landscape.contexts[size][step]])
-    return {
-        "points": csv_text(COLUMNS, map(attrgetter(*COLUMNS), data.points)),
-        "best-context-loss": csv_text(LOSS_HEAD, losses),
-        "optimal-context": csv_text(CONTEXT_HEAD, contexts),
-    }
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"

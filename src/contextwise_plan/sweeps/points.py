@@ -9,12 +9,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import BaseModel
 
 from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import NORMAL, plus_minus, ratios
 from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, Number, OneOrMore, Positive, matching
 from contextwise.experiments.grid import size_name
@@ -55,14 +52,6 @@ class SweepPoint:
     def cell(self) -> tuple[str, int, int]:
         """Size, context and seed: its points differ in what was spent."""
         return self.size, self.context, self.seed
-
-    @property
-    def estimate(self) -> Estimate:
-        """The loss with its 95% interval over held-out documents; without one where there is one document."""
-        if self.document_targets:
-            return ratios(np.array(self.document_nats), {"loss": np.array(self.document_targets)})["loss"]
-        half = math.nan if self.standard_error is None else NORMAL * self.standard_error
-        return plus_minus(self.loss, half, method="normal")
 
 
 class DataOfPoint(BaseModel):

@@ -119,14 +119,11 @@ class Sweep(RunSet):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on what cannot be compared in this sweep, or is not quite equal."""
-        contexts, sizes = ({str(getattr(run, name)) for run in self.plan} for name in ("context", "size"))
-        notes = [
-            f"all runs have one {what} ({', '.join(values)}): nothing can be compared along it"
-            for what, values in (("training context", contexts), ("model size", sizes))
-            if len(values) == 1
-        ]
-        notes += filter(None, [few_steps(run.steps for run in self.plan)])
+        """Notes on what no plan can be made of, or is not quite equal."""
+        contexts, notes = (
+            {run.context for run in self.plan},
+            [*filter(None, [few_steps(run.steps for run in self.plan)])],
+        )
         if len(contexts) < FEWEST_CONTEXTS:
             notes.append(
                 f"the grid has {counted(len(contexts), 'training context')}, and contextwise plan budget needs "

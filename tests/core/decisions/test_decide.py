@@ -1,6 +1,5 @@
 """Decisions from files of losses: by hand, by simulation, and what is refused."""
 
-import itertools
 import json
 import shutil
 import subprocess
@@ -22,10 +21,8 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.files import is_held
 from contextwise.comparison.sequential import looks
 from contextwise.decisions import decide
-from contextwise.decisions.power import plan
 from contextwise.decisions.rows import read_losses
 from contextwise.stats import LossWriter
-from small import write_rows
 
 TOKENS = np.array([100, 250, 30, 400, 77, 120, 90, 310])
 
@@ -75,8 +72,6 @@ def test_differences_that_no_seed_changes_decide_nothing():
     assert "It is the same with every seed, as where losses are rounded" in idea.sentence
     assert result.notes == ["copy has the losses of base with every seed, as if they were the same runs."]
     assert result.sentences[0].endswith("how much it varies is unknown.")
-    alone = [{"arm": arm, "seed": i, "loss": x} for arm in ("base", "idea") for i, x in enumerate(losses[arm])]
-    assert plan(read_losses(alone), "base", 0.01).other == ""  # what the pairs would need is unknown
 
 
 def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
@@ -193,7 +188,6 @@ def test_steps_questions_bytes_and_whole_runs():
     assert decide(steps).comparisons[0].last.fixed.value == pytest.approx(
         decide(frame).comparisons[0].last.fixed.value / 2
     )
-    assert decide(steps, step=100).losses == decide(frame).losses
     other = frame.assign(bytes=4.0 * frame.tokens, tokens=np.where(frame.arm == "b", 2, 1) * frame.tokens)
     per_byte = decide(other)
     assert per_byte.unit == "nats per byte" and "tokens differ" in per_byte.notes[0]
@@ -335,7 +329,6 @@ def test_rows_with_long_texts_are_read_and_a_bad_one_is_named(tmp_path, kind):
         ({"margin": 1e308}, "at most 1000"),
         ({"confidence": 1.0}, "confidence is 1.0, but must be from 0.5 to 0.9999"),
         ({"documents": "all"}, "documents is 'all', but must be fixed or random"),
-        ({"step": 3}, "step is 3, but the rows have no column step"),
     ],
 )
 def test_options_out_of_range(options, message):
@@ -343,30 +336,15 @@ def test_options_out_of_range(options, message):
         decide(simulated({"base": 0.0, "b": 0.0}, 2), **options)
 
 
-def test_samples_of_lm_eval(tmp_path):
-    """Samples of lm-evaluation-harness, in its format; the newest file of a task counts."""
-    for arm, right in {"base": 5, "new": 8}.items():
-        for seed in range(4):
-            folder = tmp_path / f"{arm}-s{seed}" / "model"
-            folder.mkdir(parents=True)
-            samples = [{"doc_id": n, "doc_hash": f"{n:064d}", "acc": float(n % 10 < right)} for n in range(30)]
-            old = folder / "samples_arc_2026-01-01T00-00-00.0.jsonl"
-            write_rows(old, (sample | {"acc": 0.0} for sample in samples))
-            new = folder / "samples_arc_2026-02-01T00-00-00.0.jsonl"
-            write_rows(new, samples)
-    result = decide(sorted(tmp_path.glob("*-s?")), "base")
-    assert result.comparisons[0].last.fixed.value == pytest.approx(-0.3) and result.held_out["documents"] == 30
-    rolling = [{"doc_id": n, "bits_per_byte": [-20.0 - n, 40], "doc_hash": "h"} for n in range(6)]
-    file = tmp_path / "samples_wikitext_2026-01-01T00-00-00.0.jsonl"
-    write_rows(file, rolling)
-    losses = read_losses([f"a:0={file}", f"b:0={file}"])
-    assert losses.unit == "nats per byte" and losses.values["a", 0].sum() == 6 * 20 + 15
-    with pytest.raises(DataError, match="says neither its arm nor its seed; label it: ARM:SEED="):
-        read_losses(file)
-    with pytest.raises(DataError, match="there is no file"):
-        read_losses(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match="is no file of losses"):
-        read_losses(tmp_path / "nothing.txt")
+def test_files_that_hold_no_losses_are_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for name, message in (
+        ("nothing.csv", "there is no file"),
+        ("nothing.txt", "is no file of losses"),
+        ("empty", "is no file of losses; give .jsonl, .csv, .tsv or .parquet, or a folder of them"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_losses(tmp_path / name)
 
 
 def test_seeds_with_the_same_losses_are_said():
@@ -449,10 +427,6 @@ def test_steps_labels_and_parts_are_matched(tmp_path):
     frame = simulated({"a": 0.0, "b": 0.1}, 2)
     ends = pd.concat([frame[frame.arm == "a"].assign(step=100), frame[frame.arm == "b"].assign(step=200)])
     assert decide(ends).notes == ["The runs end at different steps: 100 and 200."]
-    more = pd.concat([ends, frame[frame.arm == "a"].assign(arm="c", step=100)])
-    with pytest.raises(ConfigError, match="b is the only arm"):
-        decide(more, step=200)
-    assert "seed 0 of b" in decide(more, "a", step=100).notes[0]
     mixed = [write(tmp_path, frame, "a", 0), write(tmp_path, ends, "b", 0)]
     with pytest.raises(DataError, match="some rows have a step, others none"):
         read_losses(mixed)
@@ -488,26 +462,6 @@ def test_names_are_text(tmp_path):
     (tmp_path / "dup.csv").write_text("arm,seed,document,tokens,nats,nats\na,0,x,1,1,1\n")
     with pytest.raises(DataError, match="has the column nats twice"):
         read_losses(tmp_path / "dup.csv")
-
-
-def test_damaged_logs_are_named(tmp_path):
-    for content, message in (
-        (b"\xff\xfe", "line 1 is no sample"),
-        (b'{"doc_id": 0, "f1": 0.5}', "none of the metrics acc, exact_match"),
-        (b"[" * 200_000, "line 1 is no sample"),
-    ):
-        (tmp_path / "samples_x.jsonl").write_bytes(content)
-        with pytest.raises(DataError, match=message):
-            read_losses(f"a:0={tmp_path / 'samples_x.jsonl'}")
-    both = [{"doc_id": 0, "filter": name, "exact_match": value} for name, value in (("strict", 0.0), ("flexible", 1.0))]
-    (tmp_path / "samples_x.jsonl").write_text("\u2028".join([""]) + "".join(json.dumps(each) + "\n" for each in both))
-    losses = read_losses([f"{arm}:0={tmp_path / 'samples_x.jsonl'}" for arm in "ab"])
-    assert losses.values["a", 0].tolist() == [1.0]  # the first filter's
-    for model, day, right in (("zmodel", "01", 0.0), ("amodel", "02", 1.0)):
-        file = tmp_path / "w" / model / f"samples_t_2026-{day}-01T00-00-00.0.jsonl"
-        file.parent.mkdir(parents=True)
-        file.write_text(json.dumps({"doc_id": 0, "acc": right}))
-    assert read_losses([f"{arm}:0={tmp_path / 'w'}" for arm in "ab"]).values["a", 0].tolist() == [0.0]
 
 
 def test_the_writer_writes_whole_files_or_none(tmp_path):
@@ -559,44 +513,6 @@ def test_a_table_without_any_known_column_is_refused_by_its_columns(table):
         decide(table, "a")
 
 
-def test_the_plan_finds_the_parts_of_the_spread():
-    """Runs with a known spread of their level and of each document: the estimates are near, and more text helps the second."""
-    level, noise, tokens = 0.01, 0.05, np.full(50, 100)
-    losses = read_losses(simulated({"a": 0.0}, 400, level=level, noise=noise, tokens=tokens))
-    found = plan(losses, "a", 0.01)
-    own = noise**2 / 50
-    assert found.level == pytest.approx(level**2 / (level**2 + own), rel=0.2)
-    assert found.needed[0].deviation == pytest.approx((2 * (level**2 + own)) ** 0.5, rel=0.1)
-    assert found.needed[2].deviation == pytest.approx((2 * (level**2 + own / 16)) ** 0.5, rel=0.1)
-    assert [each.seeds for each in found.needed] == sorted((each.seeds for each in found.needed), reverse=True)
-    texts = plan(read_losses(simulated({"a": 0.0}, 40, level=0.0, noise=noise)), "a", 0.01)
-    assert texts.level < 0.3 and "The bottleneck is the held-out text" in texts.sentences[2]
-    assert "two seeds of both arms give the number for pairs" in texts.sentences[1]
-    with pytest.raises(ConfigError, match="a has 1 seed, but its spread takes two"):
-        plan(read_losses(simulated({"a": 0.0}, 1)), "a", 0.01)
-    with pytest.raises(ConfigError, match="all 3 seeds of a have the same losses"):
-        plan(read_losses(simulated({"a": 0.0}, 3, level=0.0, noise=0.0)), "a", 0.01)
-    with pytest.raises(ConfigError, match="margin is -1, but must be above 0"):
-        plan(read_losses(simulated({"a": 0.0}, 3)), "a", -1)
-
-
-def test_a_plan_from_two_arms_is_of_their_differences_by_seed():
-    """Runs with the same seed share their level: the differences vary by 0.002, the runs of an arm by 0.02."""
-    draw = np.random.default_rng(0)
-    rows, shared = [], draw.normal(0, 0.02, 400)
-    for (seed, level), arm in itertools.product(enumerate(shared), "ab"):
-        loss = 3 + level + (draw.normal(0, 0.002) if arm == "b" else 0.0)
-        rows.append({"arm": arm, "seed": seed, "document": "x", "tokens": 100, "nats": 100 * loss})
-    both = plan(read_losses(pd.DataFrame(rows)), "a", 0.01)
-    assert both.other == "b" and both.needed[0].deviation == pytest.approx(0.002, rel=0.1)
-    assert both.needed[0].seeds == 4 and "as far as 400 seeds of a and b tell" in both.sentences[0]
-    alone = plan(read_losses(pd.DataFrame(rows).query("arm == 'a'")), "a", 0.01)
-    assert alone.other == "" and alone.needed[0].deviation == pytest.approx(0.02 * 2**0.5, rel=0.1)
-    assert alone.needed[0].seeds is None  # more than 200
-    half = plan(read_losses(pd.DataFrame(rows).query("arm == 'a' or seed == 0")), "a", 0.01)
-    assert half.other == "" and half.needed == alone.needed  # one pair has no spread
-
-
 def test_the_command(contextwise, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = simulated({"base": 0.0, "new": -0.05}, 5, level=0.001, noise=0.001)
@@ -611,7 +527,6 @@ def test_the_command(contextwise, tmp_path, monkeypatch):
     assert "the dashed lines are the margin" in page and page.count('"dash":"dash"') == 2 and "stroke-dasharray" in page
     status, output, _ = contextwise(f"decide {files} --json")
     assert status == 0 and json.loads(output)["comparisons"][0]["decision"] == "better"
-    assert "needs" in contextwise.words("decide base-0.csv base-1.csv --plan")
     contextwise.refused("decide", "there are no losses")
     contextwise.refused(f"decide {files} --documents some", "--documents is 'some', but must be fixed or random")
     assert max(len(line) for line in contextwise(f"decide {files}")[1].splitlines()) <= 80

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from contextwise.base.errors import TrainingError
 from contextwise.base.files import is_held
 from contextwise.base.runs import RunFolder
 from contextwise.experiments import executors, scheduling
@@ -32,9 +33,10 @@ def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, 
         executor.processes[run][1].process.kill()
 
     threading.Thread(target=kill, daemon=True).start()
-    scheduling.schedule(sweep, executor, 1)
-    errors = capfd.readouterr().err
-    assert f"{run}: failed: killed by SIGKILL" in errors and "it is tried again" in errors
+    with pytest.raises(TrainingError, match=r"1 of 1 runs failed \(killed by SIGKILL"):
+        scheduling.schedule(sweep, executor)
+    assert f"{run}: failed: killed by SIGKILL" in capfd.readouterr().err
+    scheduling.schedule(sweep, LocalExecutor(sweep, ExecutorSettings(jobs=2, threads=1)))
     log = sweep.log_file(run).read_text()
     rate = sweep.runs[0].recipe().learning_rate
     assert f" tokens, learning rate {rate:g}, seed " in log and "from the start" in log and "resuming from step " in log
@@ -67,7 +69,7 @@ def fake(monkeypatch, tmp_path):
 )
 def test_a_failure_has_the_reason_that_its_log_ends_with(fake, tmp_path, script, status, reason):
     fake("echo 'error: of an earlier attempt'; exit 2")
-    assert executors.RunProcess(tmp_path, "a", os.environ).wait().status == executors.INPUT_AT_FAULT
+    assert executors.RunProcess(tmp_path, "a", os.environ).wait().status == 2
     fake(script)
     assert executors.RunProcess(tmp_path, "a", os.environ).wait() == executors.Outcome(status, reason)
 

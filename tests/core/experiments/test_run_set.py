@@ -120,7 +120,7 @@ def test_an_executor_starts_a_run_behind_its_parents(corpus_folder, tmp_path, mo
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
     longer = [CONTINUED[0], "training.steps=40"]  # the most expensive, but not the first
     runs = run_set(tmp_path, corpus_folder, arms={"tuned": longer, "base": []})
-    runs.train_missing(ExecutorSettings(jobs=2, retries=0))
+    runs.train_missing(ExecutorSettings(jobs=2))
     assert [name.partition("-")[0] for name in executors[0].started] == ["base", "tuned"]
     assert runs.count()["finished"] == 2
 

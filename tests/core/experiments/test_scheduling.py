@@ -1,4 +1,4 @@
-"""Scheduling of runs: starts, skips, retries and counts; the runs train in this process."""
+"""Scheduling of runs: starts, skips, failures and counts; the runs train in this process."""
 
 import threading
 
@@ -18,10 +18,10 @@ def quickly(monkeypatch):
     monkeypatch.setattr(scheduling, "POLL_SECONDS", 0.0)
 
 
-def go(sweep, before=None, retries=1):
+def go(sweep, before=None):
     """Drive the sweep; gives the ids in the order in which they were started."""
     executor = InProcess(sweep, before)
-    scheduling.schedule(sweep, executor, retries)
+    scheduling.schedule(sweep, executor)
     return executor.started
 
 
@@ -38,43 +38,27 @@ def test_expensive_runs_come_first_and_finished_ones_are_left_alone(claimed):
 
 
 @pytest.mark.long
-def test_a_failed_run_is_tried_again_and_then_listed(claimed, capsys):
+def test_a_failed_run_is_listed_and_tried_again_by_the_next_call(claimed, capsys):
     sweep = claimed()
     small, large = (run.id for run in sweep.plan)
 
     def unlucky(run, attempt):
         if run.id == large:
-            raise TrainingError(f"lightning struck {attempt} times")
+            raise TrainingError("lightning struck")
 
-    failed = r"1 of 2 runs failed \(lightning struck 3 times\); contextwise plan sweep --status "
+    failed = r"1 of 2 runs failed \(lightning struck\); contextwise plan sweep --status "
     with pytest.raises(TrainingError, match=failed):
-        go(sweep, unlucky, retries=2)
+        go(sweep, unlucky)
     states = {state.run.id: state for state in sweep.states()}
     assert (states[small].state, states[large].state) == ("finished", "failed")
     assert states[large].loss is None
-    assert (states[large].failure.reason, states[large].failure.attempts) == ("lightning struck 3 times", 3)
-    errors = capsys.readouterr().err
-    assert errors.count("lightning struck") == 3 and errors.count("it is tried again") == 2
-
-    assert go(sweep) == [large]  # the next call tries it again, and it alone
+    assert states[large].failure == "lightning struck" and capsys.readouterr().err.count("lightning struck") == 1
+    assert go(sweep) == [large]  # and it alone
     assert sweep.failure(large) is None
     assert sweep.count()["finished"] == 2
 
 
-@pytest.mark.long
-def test_a_second_attempt_may_do_better(claimed):
-    sweep = claimed()
-    large = sweep.plan[1].id
-
-    def once(run, attempt):
-        if run.id == large and attempt == 1:
-            raise TrainingError("the node went away")
-
-    assert go(sweep, once).count(large) == 2
-    assert sweep.count()["finished"] == 2 and sweep.failure(large) is None
-
-
-def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed, monkeypatch, capsys):
+def test_a_failed_run_counts_in_the_progress(claimed, monkeypatch, capsys):
     sweep = claimed()
 
     def refuse(run, attempt):
@@ -83,8 +67,7 @@ def test_a_refused_run_is_not_tried_again_in_the_same_call(claimed, monkeypatch,
     monkeypatch.setattr(scheduling, "REFRESH_SECONDS", 0.0)
     monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
     with pytest.raises(TrainingError, match="2 of 2 runs failed"):
-        go(sweep, refuse, retries=5)
-    assert [state.failure.attempts for state in sweep.states()] == [1, 1]
+        go(sweep, refuse)
     lines = [line for line in capsys.readouterr().err.splitlines() if "of the FLOPs" in line]
     assert lines[0] == "runs: 0 of 100 % of the FLOPs, 1 failed of 2 runs"
 
@@ -94,9 +77,9 @@ def test_a_loss_that_is_not_finite_fails_its_run(settings, claimed):
     base["training"] |= {"learning_rate": 1e30, "clip": 0.0, "warmup_steps": 0}
     sweep = claimed(base=base, learning_rate="fixed")
     with pytest.raises(TrainingError, match="2 of 2 runs failed"):
-        go(sweep, retries=0)
+        go(sweep)
     for state in sweep.states():
-        assert state.state == "failed" and "is nan at step" in state.failure.reason
+        assert state.state == "failed" and "is nan at step" in state.failure
 
 
 def test_a_request_to_stop_starts_nothing_more(claimed, monkeypatch):
@@ -124,7 +107,7 @@ def test_a_run_of_another_process_is_waited_for(claimed, capsys):
         return start(run)
 
     executor.start = busy
-    scheduling.schedule(sweep, executor, 0)
+    scheduling.schedule(sweep, executor)
     assert len(refused) == 5 and sweep.count()["finished"] == 2
     assert capsys.readouterr().err.count("another process is training it") == 2  # once for each run
 

@@ -14,7 +14,7 @@ from contextwise.base.estimates import as_json
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import terminal
 from contextwise.experiments.trial import Trial, TrialSettings
-from contextwise.experiments.trial.search import ChosenRate, Search, best_factor
+from contextwise.experiments.trial.search import ChosenRate, Search, best_factor, doubtful_rates
 from contextwise.reports.trial import rate_table
 from small_trials import small_trial
 
@@ -53,15 +53,39 @@ def test_the_lead_is_that_over_the_better_neighbour(losses, factor, at_edge, lea
 
 
 def losses_around(best: dict[str, float], trained: list[list[float]]) -> Any:
-    """Training that gives each arm a loss that is lowest at a factor."""
+    """Training that gives each arm a loss that is lowest at a factor; one that diverges from 8 on."""
 
     def train_rates(self: Search, factors: list[float], losses: dict) -> None:
         trained.append(list(factors))
         for length in self.lengths:
             for factor in factors:
-                losses[length.arm, factor] = 4 + 0.1 * float(np.log2(factor / best[length.arm]) ** 2)
+                loss = 1 + np.log2(factor / best[length.arm]) ** 2
+                losses[length.arm, factor] = math.inf if factor >= 8 else float(loss)
 
     return train_rates
+
+
+def test_the_search_widens_for_all_arms_where_one_is_at_an_edge(corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Search, "train", losses_around({"gpt2": 4.0, "slower": 1.0}, []))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates="search"))
+    plan = trial.plan()
+    # A run takes 4 s and a short one 1 s: 3 factors of 2 arms, and up to two more factors twice.
+    assert (plan.seed_seconds, plan.search_seconds, plan.widening_runs) == (8, 6, 8)
+    trial._search(plan.lengths)
+    assert trial.factors == {"gpt2": 4.0, "slower": 1.0}
+    tried = {arm: [row.factor for row in trial.rates if row.arm == arm] for arm in ("gpt2", "slower")}
+    assert tried["gpt2"] == tried["slower"] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert trial.rates[4].loss is None and [row.chosen for row in trial.rates[:5]].index(True) == 3
+
+
+def test_the_notes_name_rates_at_an_edge_and_those_that_hardly_lead(corpus_folder, tmp_path, monkeypatch):
+    """Losses at 0.5, 1 and 2: gpt2 is best at the edge; slower is best at 1 and level with 2, as best lies between them."""
+    monkeypatch.setattr(Search, "train", losses_around({"gpt2": 2.0, "slower": 2**0.499}, []))
+    trial = Trial(small_trial(corpus_folder, tmp_path / "t", rates={"widenings": 0}))
+    trial._search(trial.lengths())
+    edge, tie = doubtful_rates(trial.chosen_rates, trial.settings.margin)
+    assert edge.startswith("The best learning rate of gpt2 is at an edge")
+    assert "for slower (0.0020)" in tie and "gpt2" not in tie
 
 
 def test_one_arm_at_the_lower_edge_and_one_at_the_upper_widen_both(corpus_folder, tmp_path, monkeypatch):

@@ -72,16 +72,9 @@ def test_bad_input_is_refused(make_run: Callable[..., Any], contextwise: Context
     assert (run / "recipe.yaml").read_bytes() == before
 
 
-def test_a_sweep_gets_its_page_and_its_tables(contextwise: Contextwise, tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64, 128), measurements=3)
+def test_a_sweep_gets_its_page(contextwise: Contextwise, tmp_path: Path) -> None:
+    write_sweep(tmp_path / "sweep", sizes=("pico",), contexts=(64, 128), measurements=3)
     assert contextwise("report sweep") == (0, "sweep/report.html\n", "")
-    status, output, _ = contextwise("report sweep --out page.html --csv tables")
-    assert status == 0 and output.splitlines()[:2] == ["page.html", "tables/points.csv"]
-    assert (tmp_path / "tables" / "optimal-context.csv").exists()
+    assert contextwise("report sweep --out page.html") == (0, "page.html\n", "")
     contextwise.refused("report sweep --label x", "--label chooses an evaluation of runs, and a sweep has none")
     contextwise.refused("report sweep other", "sweep is a sweep, whose page is of it alone; leave other out")
-    run = sweep.run_folder("pico-c64-s0").path
-    contextwise.refused(f"report {run} --csv tables", "--csv writes the tables of a sweep")
-    contextwise.refused(
-        "report sweep --csv page.html", "page.html is a file; give a folder for the CSV files with --csv"
-    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from contextwise.base.config import with_overrides
 from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.estimates import count, counted, listed
+from contextwise.base.estimates import count, counted
 from contextwise.base.files import expanded
 from contextwise.data import Corpus
 from contextwise.data.document_lengths import short_documents_note
@@ -148,9 +148,6 @@ class Arms:
                     f"{name} reads other batches than {base} (windows of {recipe.data.context} tokens, "
                     f"{recipe.tokens_per_step} a step): seeds pair less."
                 )
-            same = [each for each, other in self.recipes.items() if _nameless(other) == _nameless(recipe)]
-            if name == same[0] and len(same) > 1:
-                notes.append(f"{listed(same)} have the same recipe, so they train the same models.")
         spent = {"flops": "flops", "time": "seconds", "tokens": "tokens"}[self.settings.equal]
         reached = {(each.arm, each.budget): getattr(each, spent) for each in lengths}
         for (name, budget), value in reached.items():
@@ -274,10 +271,6 @@ def _with_length(recipe: dict[str, Any]) -> dict[str, Any]:
     if isinstance(training, dict) and not any(training.get(name) for name in LENGTHS):
         recipe = with_overrides(recipe, [f"training.tokens={DEFAULT_TOKENS}"])
     return recipe
-
-
-def _nameless(recipe: Recipe) -> dict[str, Any]:
-    return recipe.resolved() | {"name": ""}
 
 
 def length_settings(tokens: int) -> list[str]:

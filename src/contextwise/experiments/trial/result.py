@@ -1,23 +1,13 @@
 """Results of a trial: the looks of each comparison, the decision in a sentence, and the seeds that a decision would need."""
 
-import contextlib
-import math
-import statistics
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from contextwise.base.errors import ContextwiseError
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, listed
-from contextwise.base.files import read_sealed_json
-from contextwise.base.intervals import within_groups
-from contextwise.base.views import Viewed
-from contextwise.comparison.decided import RESULT, Comparison, in_short
-from contextwise.comparison.sequential import least_difference, seeds_to_decide, upper_deviation
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, count
+from contextwise.comparison.decided import Decided
 from contextwise.comparison.speedup import Trend
 from contextwise.experiments.trial.arms import Length
-from contextwise.experiments.trial.documents import HeldOutOfTrial
 from contextwise.experiments.trial.search import ChosenRate, RateRow
 from contextwise.training.recipe import few_steps
 
@@ -50,8 +40,8 @@ class AlongBudgets:
         return [f"{words}; {zero}.", *worth]
 
 
-@dataclass(frozen=True, repr=False)
-class TrialResult(Viewed):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class TrialResult(Decided):
     """Everything a trial has found so far.
 
     ``losses``: arm -> budget -> loss of each seed on the documents of the decision, nats per token; ``training_seconds``: the
@@ -59,14 +49,8 @@ class TrialResult(Viewed):
     """
 
     trial: str  # its name
-    stopped: str  # decided, diverged (all that are open), seeds or budget; empty while it runs
-    reference: str
+    stopped: str  # decided, diverged (all that are open), seeds; empty while it runs
     equal: str
-    margin: float
-    confidence: float
-    documents: Documents
-    held_out: HeldOutOfTrial
-    comparisons: list[Comparison]
     along_budgets: list[AlongBudgets]
     lengths: list[Length]
     parameters: dict[str, int]
@@ -76,7 +60,6 @@ class TrialResult(Viewed):
     chosen_rates: list[ChosenRate]
     seconds: float  # wall time so far
     unchanged: dict[str, Any] = field(default_factory=dict)  # settings that all arms share
-    notes: list[str] = field(default_factory=list)
     path: Path = field(default=Path(), metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("sentences", "seeds")
@@ -95,7 +78,7 @@ class TrialResult(Viewed):
         """The first comparison with its interval, and how many there are."""
         if not self.comparisons:
             return f"{self.trial}, no seed is trained yet"
-        return f"{self.trial}: {in_short(self.comparisons, 'nats per token')}"
+        return f"{self.trial}: {self.in_short}"
 
     @property
     def findings(self) -> list[str]:
@@ -113,38 +96,21 @@ class TrialResult(Viewed):
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What a trial will cost, and what it can decide.
-
-    ``deviation`` is that of the paired differences by seed, with the number of seeds it is known from, and
-    ``documents_half_width`` that of the differences over documents in the same trials.
-    """
+    """What a trial will cost."""
 
     lengths: list[Length]
     parameters: dict[str, int]
     learning_rates: dict[str, float]
-    margin: float
     confidence: float
     seeds: int
     search_runs: int  # short runs of the search at its factors
     seed_seconds: float  # wall time of one seed of all arms at all budgets, scoring included
     search_seconds: float
     search_flops: float
-    budget: float | None
-    deviation: tuple[float, int] | None
-    source: str
-    documents: Documents
-    documents_half_width: float = 0.0
     notes: list[str] = field(default_factory=list)
     widening_runs: int = 0  # the most short runs that follow where a best rate is at an edge
 
-    IN_JSON: ClassVar = (
-        "affordable_seeds",
-        "runs",
-        "flops",
-        "expected_seeds_by_margins",
-        "least_difference",
-        "warning",
-    )
+    IN_JSON: ClassVar = ("runs", "flops", "warning")
 
     @property
     def warning(self) -> str:
@@ -152,76 +118,10 @@ class TrialPlan:
         return few_steps(length.steps for length in self.lengths)
 
     @property
-    def affordable_seeds(self) -> int:
-        """The seeds that the wall time allows, at most those of the settings."""
-        if self.budget is None:
-            return self.seeds
-        return min(self.seeds, max(0, int((self.budget - self.search_seconds) / self.seed_seconds)))
-
-    @property
     def flops(self) -> float:
-        """FLOPs of the search and all affordable seeds."""
-        return self.search_flops + self.affordable_seeds * sum(each.flops for each in self.lengths)
+        """FLOPs of the search and all seeds."""
+        return self.search_flops + self.seeds * sum(each.flops for each in self.lengths)
 
     @property
     def runs(self) -> int:
-        return self.search_runs + self.affordable_seeds * len(self.lengths)
-
-    def expected_seeds(self, difference: float) -> int | None:
-        """Seeds within which a true difference is decided in 4 of 5 cases; None if not within those that are affordable."""
-        if self.deviation is None:
-            return None
-        deviation, most = upper_deviation(*self.deviation), max(2, self.affordable_seeds)
-        return seeds_to_decide(difference, deviation, self.margin, self.confidence, self._half, most=most)
-
-    @property
-    def _half(self) -> float:
-        """The half width over documents that no number of seeds reduces."""
-        return self.documents_half_width if self.documents == "random" else 0.0
-
-    @property
-    def expected_seeds_by_margins(self) -> dict[str, int | None] | None:
-        """:meth:`expected_seeds` of true differences of 0, 1, 2 and 4 margins."""
-        times = (0, 1, 2, 4)
-        return {f"{each:g}": self.expected_seeds(each * self.margin) for each in times} if self.deviation else None
-
-    @property
-    def least_difference(self) -> float | None:
-        """The smallest observed difference that the affordable seeds decide, nats per token; None if it is not known."""
-        if self.deviation is None:
-            return None
-        deviation = upper_deviation(*self.deviation)
-        least = least_difference(deviation, self.affordable_seeds, self.confidence, self._half)
-        return least if math.isfinite(least) else None
-
-
-def known_spread(path: Path, arms: Collection[str]) -> tuple[tuple[float, int] | None, float, str]:
-    """The spread of paired differences by seed and over documents, and its source, for the plan of the trial at ``path``.
-
-    The source is this trial, else the trials beside it with the same arms.
-    """
-    known: dict[bool, list[tuple[str, list[list[float]], list[float]]]] = {}
-    for file in sorted(path.parent.glob(f"*/{RESULT}")):
-        with contextlib.suppress(ContextwiseError, KeyError):  # damaged, or without a budget of an arm
-            result = read_sealed_json(file, "a trial's result")
-            losses, own = result["losses"], file.parent.resolve() == path.resolve()
-            if "lengths" not in result or not (own or losses.keys() == set(arms)):  # of a decision, or of other arms
-                continue
-            base = losses.pop(result["reference"])
-            groups = [
-                [a - b for a, b in zip(values, base[at], strict=False)]
-                for by_budget in losses.values()
-                for at, values in by_budget.items()
-            ]
-            halves = [each["documents_half_width"] or math.inf for each in result["comparisons"]]
-            known.setdefault(own, []).append((file.parent.name, groups, halves))
-    for own in sorted(known, reverse=True):
-        names, groups, halves = ([*each] for each in zip(*known[own], strict=True))
-        spread = within_groups([differences for each in groups for differences in each])
-        if spread is None or spread.variance <= 0:
-            continue
-        more = [f"{len(names) - 3} more"] if len(names) > 4 else []
-        beside = f"{listed([*names[:3], *more] if more else names)} beside this trial"
-        half = statistics.median(half for each in halves for half in each)
-        return (math.sqrt(spread.variance), int(spread.freedom) + 1), half, "this trial" if own else beside
-    return None, 0.0, ""
+        return self.search_runs + self.seeds * len(self.lengths)

@@ -1,23 +1,17 @@
 """The search of a trial over learning rates: short runs of all arms at several factors of their own rates.
 
-They have seeds and documents that no decision uses.
+They have a seed and documents that no decision uses.
 """
 
 import contextlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
-
-import numpy as np
 
 from contextwise.base.errors import NotFiniteError, TrainingError
 from contextwise.base.estimates import listed
-from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.runs import RunFolder
-from contextwise.comparison.decided import RESULT
 from contextwise.experiments.grid import rate_settings
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, length_settings, total_nats, whole_steps
@@ -25,7 +19,7 @@ from contextwise.experiments.trial.documents import SEARCH_SHARE
 from contextwise.experiments.trial.settings import RateSearch
 
 SEARCH_SEED = 1_000_000
-"""First seed of the search; those of the decision are smaller."""
+"""Seed of the search; those of the decision are smaller."""
 LossOf = dict[tuple[str, float], float]
 """Arm and factor of its rates -> loss of its short runs."""
 
@@ -46,7 +40,7 @@ class RateRow:
     steps: int
     factor: float  # of the arm's own rates
     learning_rate: float
-    loss: float | None  # nats per token on the documents of the search, mean over its seeds; None where a run diverged
+    loss: float | None  # nats per token on the documents of the search; None where the run diverged
     chosen: bool
 
 
@@ -93,58 +87,35 @@ def doubtful_rates(chosen: Sequence[ChosenRate], margin: float) -> list[str]:
         notes.append(
             "In the search the loss at the best learning rate is lower than at a neighbouring rate by less than the margin "
             f"for {listed(ties)}. In full-length runs the neighbour may be better, and by much more: search with "
-            "rates.share=1 (full-length runs) or rates.seeds=3 to find out."
+            "rates.share=1 (full-length runs) to find out."
         )
     return notes
-
-
-class WallTime:
-    """The wall time of a trial, in its folder's ``seconds.json``: that of earlier processes, once it is read, and that of this
-    one since ``started``.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.file, self.before, self.started = folder / "seconds.json", 0.0, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the trial so far."""
-        return self.before + time.monotonic() - self.started
-
-    def read(self) -> None:
-        """Add the time of earlier processes."""
-        if self.file.exists():
-            self.before = read_sealed_json(self.file, "the time that the trial has taken")["seconds"]
-
-    def write(self) -> None:
-        """Keep the time for later processes."""
-        write_sealed_json(self.file, {"seconds": round(self.seconds, 3)}, "the time")
 
 
 class Search:
     """The search over the rates of a trial's arms at the smallest budget; it has no runs if the rates are fixed."""
 
-    def __init__(self, arms: Arms, lengths: list[Length], time: WallTime) -> None:
-        self.arms, self.time, self.settings = arms, time, arms.settings.rates or RateSearch()
+    def __init__(self, arms: Arms, lengths: list[Length]) -> None:
+        self.arms, self.settings = arms, arms.settings.rates or RateSearch()
         searched = lengths if arms.settings.rates else []
         self.lengths = [length for length in searched if length.budget == arms.budgets[0]]
 
     @property
     def runs(self) -> int:
         """Short runs at the factors of the settings."""
-        return len(self.settings.factors) * self.settings.seeds * len(self.lengths)
+        return len(self.settings.factors) * len(self.lengths)
 
     @property
     def widening_runs(self) -> int:
         """The most short runs that follow where a best rate is at an edge."""
         widened = len(self.settings.factors) > 1
-        return 2 * widened * self.settings.widenings * self.settings.seeds * len(self.lengths)
+        return 2 * widened * self.settings.widenings * len(self.lengths)
 
     @property
     def flops(self) -> float:
         """FLOPs of the short runs at the factors of the settings."""
         flops = sum(length.flops for length in self.lengths)
-        return self.settings.share * self.settings.seeds * len(self.settings.factors) * flops
+        return self.settings.share * len(self.settings.factors) * flops
 
     def seconds(self, factors: int) -> float:
         """Wall time of the runs at so many factors, scoring included."""
@@ -152,10 +123,10 @@ class Search:
         each = sum(
             self.settings.share * length.seconds / jobs + length.scoring / SEARCH_SHARE for length in self.lengths
         )
-        return factors * self.settings.seeds * each
+        return factors * each
 
-    def short_runs(self, lengths: list[Length], factors: Sequence[float]) -> dict[tuple[str, float, int], RunSet]:
-        """The short runs: (arm, factor, seed) -> its run."""
+    def short_runs(self, lengths: list[Length], factors: Sequence[float]) -> dict[tuple[str, float], RunSet]:
+        """The short runs: (arm, factor) -> its run."""
         result = {}
         for length in lengths:
             recipe = self.arms.recipes[length.arm]
@@ -167,18 +138,16 @@ class Search:
             ]
             for factor in factors:
                 own = [*length_settings(tokens), *rate_settings(recipe, factor), *shorter]
-                for number in range(self.settings.seeds):
-                    named = {length.arm: (length.arm, own)}
-                    runs = self.arms.runs_of(SEARCH_SEED + number, named, prefix="rates")
-                    result[length.arm, factor, SEARCH_SEED + number] = runs
+                named = {length.arm: (length.arm, own)}
+                result[length.arm, factor] = self.arms.runs_of(SEARCH_SEED, named, prefix="rates")
         return result
 
-    def run(self, reserve: float = 0.0) -> tuple[list[RateRow], list[ChosenRate]]:
+    def run(self) -> tuple[list[RateRow], list[ChosenRate]]:
         """Train and score the short runs; returns their losses by rate, and the rate of each arm's whole runs.
 
-        All arms get the same factors, more where one is at an edge and ``reserve`` seconds of the budget are left.
+        All arms get the same factors, more where one is at an edge.
         """
-        losses = self._losses(reserve) if self.lengths else {}
+        losses = self._losses() if self.lengths else {}
         rows, chosen = list[RateRow](), list[ChosenRate]()
         for length in self.lengths:
             rate, steps = self.arms.recipes[length.arm].learning_rate, self.arms.short_steps(length)
@@ -190,34 +159,18 @@ class Search:
             chosen.append(ChosenRate.of(length.arm, length.steps, mine))
         return rows, chosen
 
-    def _losses(self, reserve: float) -> LossOf:
+    def _losses(self) -> LossOf:
         """The losses of the short runs, with the factors that were added."""
         factors, losses = list(self.settings.factors), LossOf()
         for widening in range(self.settings.widenings + 1):
             self.train(factors, losses)
             best = {best_factor({factor: losses[each.arm, factor] for factor in factors}) for each in self.lengths}
             edges = [(factors[0], factors[1]), (factors[-1], factors[-2])] if len(factors) > 1 else []
-            wanted = [edge * edge / inner for edge, inner in edges if edge in best]
-            further = [] if widening == self.settings.widenings else self._further(wanted, reserve)
-            if not further:
+            further = [edge * edge / inner for edge, inner in edges if edge in best]
+            if not further or widening == self.settings.widenings:
                 break
             factors = sorted([*factors, *further])
         return losses
-
-    def _further(self, wanted: list[float], reserve: float) -> list[float]:
-        """The factors with which the reference was trained before; before the first look all, if the budget has room."""
-        settings = self.arms.settings
-        base = [length for length in self.lengths if length.arm == settings.baseline]
-
-        def known(factor: float) -> bool:
-            paths = (path for each in self.short_runs(base, [factor]).values() for path in each.paths)
-            return all(run.finished or run.diverged for run in map(RunFolder, paths))
-
-        before = list(filter(known, wanted))
-        if len(before) == len(wanted) or (self.arms.path / RESULT).exists():
-            return before
-        needed = self.seconds(len(wanted) - len(before)) + reserve
-        return wanted if settings.budget is None or self.time.seconds + needed <= settings.budget else before
 
     def train(self, factors: list[float], losses: LossOf) -> None:
         """Train the short runs at the factors that have no loss yet, and add their losses."""
@@ -225,16 +178,14 @@ class Search:
         runs = self.short_runs(self.lengths, missing)
         together = RunSet(self.arms.path, [run for each in runs.values() for run in each.runs])
         together.train_missing(self.arms.settings.executor, may_diverge=True)
-        self.time.write()
-        documents, sums = self.arms.documents, dict[tuple[str, float], list[float]]()
-        for (arm, factor, _), run_set in runs.items():
+        documents = self.arms.documents
+        for rate, run_set in runs.items():
             loss, folder = math.inf, run_set.runs[0].folder
             if RunFolder(folder).finished:  # a rate at which training diverges is no choice
                 with contextlib.suppress(NotFiniteError):
                     nats, tokens = total_nats(documents.evaluation(folder, int(documents.searched[-1]) + 1))
                     loss = float(nats[documents.searched].sum() / tokens[documents.searched].sum())
-            sums.setdefault((arm, factor), []).append(loss)
-        losses |= {key: float(np.mean(values)) for key, values in sums.items()}
+            losses[rate] = loss
         for length in self.lengths:
             if not any(math.isfinite(losses[length.arm, factor]) for factor in factors):
                 raise TrainingError(f"{length.arm} diverges at every learning rate that was tried; give lower ones")

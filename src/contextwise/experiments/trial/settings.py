@@ -1,7 +1,6 @@
 """The settings of a trial, and its arms that have a name of their own."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -65,20 +64,17 @@ SAME_FOR_ALL = dict.fromkeys(
 ) | {"seed": "all arms have the seeds of the trial"}
 """Settings that no arm may have for itself, with the reason."""
 VARIANT = "model.variant="
-MAY_CHANGE = {"seeds", "budget", "executor", "output", "name"}
+MAY_CHANGE = {"seeds", "executor", "output", "name"}
 """Settings that a later call may change: they are not part of the question."""
-_SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
-_DURATION = re.compile(r"\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*(s|m|min|h|d)\s*")
 
 
 class RateSearch(Settings):
-    """A search over learning rates, the same for every arm: short runs on documents and seeds that no decision uses."""
+    """A search over learning rates, the same for every arm: short runs on documents and a seed that no decision uses."""
 
     factors: list[float] = Field(
         default=[0.5, 1.0, 2.0], min_length=1, description="of each arm's own rates (of AdamW and Muon alike)"
     )
     share: float = Field(default=0.25, gt=0, le=1, description="of a run's tokens, for each short run")
-    seeds: int = Field(default=1, ge=1, description="runs for each rate")
     widenings: int = Field(
         default=2, ge=0, description="how often the factors are extended, for all arms, where the best is at an edge"
     )
@@ -123,12 +119,6 @@ class TrialSettings(Settings):
         default=0,
         ge=0,
         description="the first of the seeds, which count up from it; others than before confirm a result",
-    )
-    budget: float | None = Field(
-        default=None,
-        gt=0,
-        description="the most wall time of the whole trial, as far as the timed steps foresee it: seconds, or 90s, 30m, 2h; "
-        "one that is too short for the search and two seeds is refused",
     )
     rates: RateSearch | None = Field(
         default_factory=RateSearch, description="search, fixed (each arm's own), or settings of the search"
@@ -189,17 +179,6 @@ class TrialSettings(Settings):
         if tokens and min(tokens) < 1:
             raise ConfigError(Problem("but must be at least 1", value=min(tokens)))
         return sorted(set(tokens))
-
-    @field_validator("budget", mode="before", json_schema_input_type=float | str | None)
-    @classmethod
-    def _duration(cls, budget: Any) -> Any:
-        if not isinstance(budget, str | bool):
-            return budget
-        match = _DURATION.fullmatch(str(budget))
-        if match is None:
-            why = "but must be a wall time, such as 90s, 30m or 2h (--tokens sets the length of a run)"
-            raise ConfigError(Problem(why, value=budget))
-        return float(match[1]) * _SECONDS[match[2]]
 
     @field_validator("rates", mode="before", json_schema_input_type=Literal["search", "fixed"] | RateSearch | None)
     @classmethod

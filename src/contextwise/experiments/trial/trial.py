@@ -6,8 +6,8 @@
    share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
 
 The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and hashes of all inputs) · ``runs/`` ·
-``seconds.json`` (wall time spent) · ``result.json`` (after each look). Everything but the plan and the wall time is computed
-from the finished runs, so a trial that was killed at any instant resumes, and more seeds continue the same sequence.
+``result.json`` (after each look). Everything but the plan and the wall time is computed from the finished runs, so a trial
+that was killed at any instant resumes, and more seeds continue the same sequence.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
-from contextwise.base.estimates import as_json, duration, listed
+from contextwise.base.estimates import as_json, listed
 from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
@@ -32,8 +32,8 @@ from contextwise.comparison.speedup import effective_speedup, trend
 from contextwise.experiments.folder import Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
-from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult, known_spread
-from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, WallTime, doubtful_rates
+from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
+from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, doubtful_rates
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
@@ -60,7 +60,10 @@ class Trial:
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
         self._remark = ""  # on how the runs were scored
-        self.time = WallTime(self.path)
+        self._earlier, self._started = (
+            0.0,
+            time.monotonic(),
+        )  # wall time of earlier calls, and since when this one counts
 
     # ---- the folder ----
 
@@ -76,7 +79,7 @@ class Trial:
             free = next(each for number in itertools.count(2) if not (each := Path(f"{path}-{number}")).exists())
             raise ConfigError(
                 f"{path} holds a trial that was looked at with other settings ({', '.join(others[:5])}); choose another folder "
-                f"with --out, such as --out {shlex.quote(str(free))}: after a look only seeds and budget may change"
+                f"with --out, such as --out {shlex.quote(str(free))}: after a look only the number of seeds may change"
             )
 
     def _in_words(self, key: str, kept: dict[str, Any]) -> str:
@@ -90,10 +93,13 @@ class Trial:
         return f"the content of {rest}" if part == "inputs" else key
 
     def _heed_last_look(self) -> None:
-        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
+        """Count the time until the last look of the trial in the folder, and refuse to end before it: the look would be chosen
+        by what it says.
+        """
         looked = 0
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            looked = read_sealed_json(self.path / RESULT, "a trial's result")["seeds"]
+            last = read_sealed_json(self.path / RESULT, "a trial's result")
+            looked, self._earlier = last["seeds"], last["seconds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
@@ -143,9 +149,9 @@ class Trial:
         return self.folder.exists and not differing_keys(self._kept_question(), self._question())
 
     def plan(self) -> TrialPlan:
-        """What the trial will cost and can decide; trains a few steps to time them, and writes nothing."""
+        """What the trial will cost; trains a few steps to time them, and writes nothing."""
         lengths = self.lengths()
-        search = Search(self.arms, lengths, self.time)
+        search = Search(self.arms, lengths)
         jobs = min(self.settings.executor.jobs, len(lengths))
         # The documents are scored one run after another.
         seed_seconds = sum(length.seconds / jobs + length.scoring for length in lengths)
@@ -153,12 +159,10 @@ class Trial:
         self.arms.run_set(lengths, self.settings.first_seed, {})
         search.short_runs(search.lengths, search.settings.factors[:1])
         parameters = {name: run.parameters for name, run in self.arms.planned.items()}
-        deviation, half, source = known_spread(self.path, parameters)
-        plan = TrialPlan(
+        return TrialPlan(
             lengths=lengths,
             parameters=parameters,
             learning_rates={name: run.learning_rate for name, run in self.arms.planned.items()},
-            margin=self.settings.margin,
             confidence=self.confidence,
             seeds=self.settings.seeds,
             search_runs=search.runs,
@@ -166,20 +170,8 @@ class Trial:
             widening_runs=search.widening_runs,
             search_seconds=search.seconds(len(search.settings.factors)),
             search_flops=search.flops,
-            budget=self.settings.budget,
-            deviation=deviation,
-            source=source,
             notes=self.arms.notes(lengths),
-            documents=self.settings.documents,
-            documents_half_width=half,
         )
-        if plan.affordable_seeds < 2:
-            needed = duration(plan.search_seconds + 2 * plan.seed_seconds)
-            raise ConfigError(
-                f"budget is {duration(self.settings.budget or 0)}, but the search and two seeds of all arms take about "
-                f"{needed}; give more, shorter runs (--tokens), or --rates fixed"
-            )
-        return plan
 
     # ---- running ----
 
@@ -187,48 +179,35 @@ class Trial:
         """Train seeds until all comparisons are decided; a trial that was stopped resumes. ``on_look`` gets each result."""
         check_alone("a trial")
         with interruption.listening(), contextlib.ExitStack() as stack:
-            self.time.started = time.monotonic()
             plan = self.plan()  # before anything is written
             interruption.check("stopped before the first run; run the same command again")
-            before = time.monotonic()
             stack.enter_context(exclusive(self.path, "the trial", wait=True))
-            self.time.started += time.monotonic() - before  # another process's time is in its seconds
+            self._started = time.monotonic()
             self._refuse_other()
             self._heed_last_look()
             if self._plan_fits():
                 plan = self.plan()  # that of another process that has begun the trial meanwhile
-            self.time.read()
             per_step = {
                 each.arm: each.seconds / each.tokens * self.arms.recipes[each.arm].tokens_per_step
                 for each in plan.lengths
             }
             self.write(per_step)
-            try:
-                return self._run(plan, on_look)
-            finally:
-                self.time.write()
+            return self._run(plan.lengths, on_look)
 
-    def _search(self, lengths: list[Length], reserve: float = 0.0) -> None:
-        """Choose the factor of each arm's rates; ``reserve`` as for :meth:`Search.run`."""
-        self.rates, self.chosen_rates = Search(self.arms, lengths, self.time).run(reserve)
+    def _search(self, lengths: list[Length]) -> None:
+        """Choose the factor of each arm's rates."""
+        self.rates, self.chosen_rates = Search(self.arms, lengths).run()
         self.factors = {each.arm: each.factor for each in self.chosen_rates}
 
-    def _run(self, plan: TrialPlan, on_look: Callable[[TrialResult], None]) -> TrialResult:
-        settings, lengths = self.settings, plan.lengths
-        self._search(lengths, 2 * plan.seed_seconds)
-        longest = plan.seed_seconds
+    def _run(self, lengths: list[Length], on_look: Callable[[TrialResult], None]) -> TrialResult:
+        settings = self.settings
+        self._search(lengths)
         for number in range(settings.seeds):
             interruption.check("stopped; the finished runs are kept; run the same command again to resume")
-            started = time.monotonic()
-            over = settings.budget is not None and self.time.seconds + longest > settings.budget
-            if over and number >= 2 and not self._finished(lengths, number):
-                return self._report(self._result(lengths, number, "budget"), on_look)
             trained = not self._finished(lengths, number)
             self._seed(lengths, number)
-            longest = max(longest, time.monotonic() - started)
             if not trained:  # reading it takes none of the trial's time
-                self.time.started = time.monotonic()
-            self.time.write()
+                self._started = time.monotonic()
             result = self._result(lengths, number + 1, "")
             if not result.comparisons:
                 raise TrainingError(f"{'; '.join(self._diverged.values())}; no arm is left to compare. {LOWER_RATE}")
@@ -367,7 +346,7 @@ class Trial:
             training_seconds=times,
             rates=self.rates,
             chosen_rates=self.chosen_rates,
-            seconds=round(self.time.seconds, 1),
+            seconds=round(self._earlier + time.monotonic() - self._started, 1),
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),
