@@ -111,6 +111,10 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
     first, _ = read(tmp_path)
     assert first.where == str(tmp_path / "paper.pdf") and first.why.startswith("the file is a PDF: write its text into")
+    (tmp_path / "paper.pdf").rename(tmp_path / "renamed.txt")
+    (tmp_path / "renamed.txt").write_bytes(b"%PDF-1.7\n%\xe2\xe3")
+    with pytest.raises(DataError, match=r"not UTF-8 text \(byte 10\); it is a PDF: write its text"):
+        read(tmp_path / "renamed.txt")
 
 
 @pytest.mark.parametrize(
@@ -264,6 +268,17 @@ def test_a_link_to_nothing_is_not_left_out_in_silence(tmp_path: Path, name: str)
     (tmp_path / name).symlink_to("nowhere")
     with pytest.raises(DataError, match=f"{name} is a link to a file that is not there"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([1], pa.timestamp("s", "Nowhere/Zone")), pa.array([2**62], pa.duration("s"))],
+    ids=["zone", "duration"],
+)
+def test_values_that_python_does_not_have(tmp_path: Path, column: pa.Array) -> None:
+    pq.write_table(pa.table({"text": ["a"], "when": column}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet holds a value that Python does not have"):
+        read(tmp_path / "a.parquet")
 
 
 def test_damaged_files(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ class TextFiles(FileSource):
         except UnicodeDecodeError as error:
             code = "UTF-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "LATIN1"
             how = f"convert it, as with iconv -f {code} -t UTF-8"
+            if content.startswith(b"%PDF"):
+                how = f"it is {NOT_TEXT['.pdf']}: write its text into a .txt or .jsonl file"
             if len(self.files) == 1:  # nothing would be left without it
                 raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); {how}") from None
             record = BadRecord(str(path), f"the file is not UTF-8 text (byte {error.start:,}): {how}")

@@ -100,7 +100,11 @@ def _records(tables: "Iterable[pa.Table | pa.RecordBatch]", name: str, text_fiel
     count = 0
     for table in tables:
         names = table.schema.names
-        values = {column: array.to_pylist() for column, array in zip(names, table.columns, strict=True)}
+        try:
+            values = {column: array.to_pylist() for column, array in zip(names, table.columns, strict=True)}
+        except Exception as error:  # a time zone that is unknown here, a time beyond the year 9999
+            why = f"{name} holds a value that Python does not have ({one_line(error)})"
+            raise DataError(f"{why}; change it, or leave its column out") from None
         check_columns(name, names, text_field, values)
         texts = values.pop(text_field)
         for row, text in enumerate(texts):
