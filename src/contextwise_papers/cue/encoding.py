@@ -259,7 +259,7 @@ class EncodedTexts:
         self.folder = folder / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
         self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
-        self._cut: list[np.ndarray] = []
+        self._cut: set[int] = set()  # rows whose texts were longer than the encoder's limit
         self._known: set[Path] = set()
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
@@ -269,21 +269,16 @@ class EncodedTexts:
         """Number of texts that have a vector."""
         return len(self._rows)
 
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored."""
+    def rows(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """The rows of texts in :attr:`table`, (N,), int64, and how many were truncated; new texts are encoded and stored."""
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
             self._open_new()  # shards that other processes have written since
             new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
             if new:
                 self._encode(new)
-        return np.array([self._rows[key] for key in keys], dtype=np.int64)
-
-    def truncated(self, rows: np.ndarray) -> int:
-        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
-        if not self._cut or not len(rows):
-            return 0
-        return int(np.concatenate(self._cut)[rows].sum())
+        rows = np.array([self._rows[key] for key in keys], dtype=np.int64)
+        return rows, len(self._cut.intersection(rows.tolist()))
 
     def _encode(self, new: dict[bytes, str]) -> None:
         cut = 0
@@ -326,7 +321,7 @@ class EncodedTexts:
         self._known.add(path)
         for row, key in enumerate(shard["key"]):
             self._rows.setdefault(key.tobytes(), first + row)
-        self._cut.append(np.array(shard["cut"]))
+        self._cut.update((first + np.flatnonzero(shard["cut"])).tolist())
 
 
 class TextTable:
@@ -335,8 +330,8 @@ class TextTable:
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts, and return their rows in :attr:`table`, (N,), int64."""
+    def rows(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """Encode texts, and return their rows in :attr:`table`, (N,), int64, and how many were truncated."""
         if self.encoder.tokens_only:
             ids = self.encoder.tokens(list(texts)) if texts else []
             self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
@@ -344,12 +339,7 @@ class TextTable:
                 self.table[row, : len(tokens)] = tokens
         else:
             self.table = self.encoder.encode(texts)
-        self._cut = np.array(self.encoder.was_cut[-len(texts) :] if texts else [], dtype=bool)
-        return np.arange(len(texts))
-
-    def truncated(self, rows: np.ndarray) -> int:
-        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
-        return int(self._cut[rows].sum())
+        return np.arange(len(texts)), sum(self.encoder.was_cut[-len(texts) :]) if texts else 0
 
 
 def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:

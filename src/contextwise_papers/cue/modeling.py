@@ -198,18 +198,12 @@ class CueForCausalLM(CausalLanguageModel):
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-        tokens = input_ids if input_ids is not None else inputs_embeds
-        if tokens is None:
-            raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        inputs["attention_mask"], documents = packed_documents(attention_mask, position_ids, read=True)
+        attention_mask, documents = packed_documents(attention_mask, position_ids, read=True)
         if documents is not None:
             raise ConfigError(
                 "position_ids restart beside an attention_mask with padding, and CUE keeps packed sentences apart only in rows "
                 "without padding; put one sentence into each row"
             )
-        attention_mask = inputs["attention_mask"]
-        given = {name: value for name, value in inputs.items() if value is not None}
         begins = sources.get("cu_seq_lens_q")
         if position_ids is None and begins is not None and len(begins) > 2:
             raise ConfigError(
@@ -226,8 +220,8 @@ class CueForCausalLM(CausalLanguageModel):
                 raise ConfigError(
                     f"a sentence of {longest} tokens is longer than the {limit} positions of the model; shorten it"
                 )
-        if position_ids is not None:
-            given["position_ids"] = position_ids
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        given = {name: x for name, x in (inputs | {"position_ids": position_ids}).items() if x is not None}
         needs_gradient = _is_trained(self.sentence_encoder) or (
             inputs_embeds is not None and inputs_embeds.requires_grad
         )

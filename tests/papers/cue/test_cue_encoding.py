@@ -51,7 +51,7 @@ def counted(encoder, monkeypatch):
 
 
 def vectors_of(store, texts):
-    return torch.from_numpy(store.table[store.rows(texts)])
+    return torch.from_numpy(store.table[store.rows(texts)[0]])
 
 
 def test_the_vectors_are_the_models_states(name, encoder):
@@ -86,7 +86,7 @@ def test_cached_vectors_are_the_uncached_ones_and_each_text_is_encoded_once(enco
 
 def test_rows_lead_to_the_vectors_and_stay(encoder, tmp_path):
     store = EncodedTexts(encoder, tmp_path)
-    rows = store.rows(TEXTS[:3])
+    rows, _ = store.rows(TEXTS[:3])
     assert rows.dtype == np.int64 and rows.tolist() == [0, 1, 2]
     before = store.table[rows].copy()
     travelled = pickle.loads(pickle.dumps(store.table))
@@ -112,13 +112,13 @@ def test_any_order_of_calls_gives_each_text_its_vector_to_the_last_bit(encoder, 
 def test_long_texts_are_cut_counted_and_said(name, tmp_path, capsys):
     encoder = TextEncoder.open(name, "mean", max_tokens=12)  # ten bytes beside [CLS] and [SEP]
     store = EncodedTexts(encoder, tmp_path)
-    rows = store.rows(["0123456789", "0123456789abc", "0123456789xyz", "short"])
+    rows, cut = store.rows(["0123456789", "0123456789abc", "0123456789xyz", "short"])
     np.testing.assert_allclose(store.table[rows[1:3]], store.table[rows[[0, 0]]], atol=1e-6)
-    assert store.truncated(rows) == sum(encoder.was_cut) == 2 and store.truncated(rows[[0, 3]]) == 0
+    assert cut == sum(encoder.was_cut) == 2 and store.rows(["0123456789", "short"])[1] == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "2 of 4 new context texts are longer than the limit" in said
     again = EncodedTexts(encoder, tmp_path)
-    assert again.truncated(again.rows(["0123456789abc", "short"])) == 1
+    assert again.rows(["0123456789abc", "short"])[1] == 1
 
 
 def test_everything_that_changes_a_vector_changes_the_digest(name, encoder, tmp_path):

@@ -124,7 +124,7 @@ def examples_of(life):
     held_out = Corpus.open(life.corpus, "validation")
     vocabulary = Vocabulary(held_out.tokenizer(), held_out.end_of_text)
     examples = build_objective("sentence").examples(held_out, Cut(32), 0, vocabulary)
-    return examples, ContextTexts(examples.sentences, recipe(life.stage("joint")).data.contexts)
+    return examples, ContextTexts(examples.sentences, recipe(life.stage("joint")).data.contexts.types)
 
 
 def test_the_validation_loss_is_what_the_exported_model_gives(life):

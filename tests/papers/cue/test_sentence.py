@@ -12,7 +12,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
 from contextwise_papers.cue.contexts import ContextTexts
-from contextwise_papers.cue.settings import ContextSettings
+from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import SentenceIndex
 from objective_corpora import of_texts, same, vocabulary
 from small import Memory, write_rows
@@ -56,7 +56,7 @@ def prepare(tmp_path):
 
 def contexts_of(corpus, *columns, previous=False):
     index = SentenceIndex(corpus, corpus.tokenizer(), "en")
-    return ContextTexts(index, ContextSettings(columns=list(columns), previous_sentence=previous))
+    return ContextTexts(index, [*columns, *([PREVIOUS] if previous else [])])
 
 
 def test_each_sentence_is_an_example_with_its_end(letters):
@@ -140,7 +140,7 @@ def test_contexts_in_their_order_with_the_sentence_before(prepare):
 @pytest.mark.long
 def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus):
     index = SentenceIndex(corpus, corpus.tokenizer(), "en")
-    contexts = ContextTexts(index, ContextSettings(previous_sentence=True))
+    contexts = ContextTexts(index, [PREVIOUS])
     tokenizer = corpus.tokenizer()
     for number in np.random.default_rng(0).choice(len(index), 400, replace=False).tolist():
         document, sentence = index.place(number)

@@ -19,7 +19,7 @@ from contextwise.evaluation.kernel import Subject, Work
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
 from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, settings_of, trained_types
+from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, trained_types
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import TokenText
@@ -144,9 +144,7 @@ def _contexts(
         return None, scoring.proxies(sentences.rows.tokens, model), {"contexts": about}
     if not types:
         return None, None, {"contexts": about}
-    known = ContextTexts(sentences.index, settings_of(types))
-    order = [known.types.index(name) for name in types]
-    sets: Sequence[Texts] = [[texts[k] for k in order] for texts in map(known.of, range(len(sentences)))]
+    sets: Sequence[Texts] = list(map(ContextTexts(sentences.index, types).of, range(len(sentences))))
     if drop:
         sets = scoring.dropped(sets, drop)
     contexts = encoded_sets(model, subject.source, sets, sentences.index.corpus)
