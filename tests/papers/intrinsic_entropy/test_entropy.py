@@ -103,6 +103,12 @@ def test_differences_are_of_the_same_targets(measured):
     assert "95% interval" in str(measured) and "<table>" in measured._repr_html_()
 
 
+def test_features_of_an_inner_layer_go_with_the_same_losses(measured, model_folder, corpus, tmp_path):
+    inner = measure_entropy(model_folder, corpus, CONTEXTS, out=tmp_path / "e", layer=0, **SETTINGS)
+    assert inner.losses() == pytest.approx(measured.losses(), rel=1e-6)
+    assert not np.allclose(inner.spectra()[16], measured.spectra()[16])
+
+
 @pytest.mark.parametrize("looks", [3, 8, 20])
 def test_a_stopped_run_resumes_to_the_same_files(looks, measured, model_folder, corpus, tmp_path, stop_at):
     out = tmp_path / "entropy"
