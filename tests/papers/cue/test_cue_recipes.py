@@ -10,7 +10,6 @@ from contextwise.data import prepare_corpus
 from contextwise.training import load_recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.parameters import modules_of
-from contextwise_papers.cue import CueConfig
 from contextwise_papers.item import RECIPES
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 from small import write_rows
@@ -106,16 +105,6 @@ def with_data(values, **data):
             DataError,
         ),
         (
-            lambda life: life.stage("adapt", width=32),
-            "32, but .*joint was trained with an e_cue of width 16",
-            ConfigError,
-        ),
-        (
-            lambda life: life.stage("swap", width=32),
-            "32, but .*joint was trained with an e_cue of width 16",
-            ConfigError,
-        ),
-        (
             lambda life: life.stage("adapt", context_layers=3),
             "given, but the context encoder of .* is kept",
             ConfigError,
@@ -176,10 +165,6 @@ def refused(values, words, error=ContextwiseError):
     with pytest.raises(error, match=words) as caught:
         TrainingInputs.open(recipe(values))
     assert "\n" not in str(caught.value)
-
-
-def test_the_same_e_cue_width_is_no_contradiction(life):
-    assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
 
 
 def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):
