@@ -1,8 +1,8 @@
 """Ranking of lists of candidates by a sentence model, given their contexts: ``contextwise measure rescore``.
 
 A list is the n-best list of a recogniser, of a translator. A candidate's score is log P(w1 ... wn end | contexts) in nats, as
-:mod:`contextwise_papers.cue.scoring` has it. A text is tokenized unchanged: with a tokenizer that keeps spaces (GPT-2's,
-``train:N``) a sentence out of running text begins with one.
+``measure sentences`` has it. A text is tokenized unchanged: with a tokenizer that keeps spaces (GPT-2's, ``train:N``) a
+sentence out of running text begins with one.
 """
 
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ class Rescore(Measure):
         """
         from contextwise.evaluation.scoring.windows import check_tokens
         from contextwise_papers.cue.contexts import context_texts, encoded_sets, trained_types
-        from contextwise_papers.cue.scoring import Rows, score_rows
+        from contextwise_papers.cue.sentences.running import Rows, score_rows
 
         lists = {where: checked(CandidateList, row, where, WANTED) for where, row in read_objects(self.file, LISTS)}
         if not lists:

@@ -21,7 +21,7 @@ from contextwise.training.settings import CorpusData
 from contextwise_papers.claims import check_names
 from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config, trained_types
 from contextwise_papers.cue.english import column_texts
-from contextwise_papers.cue.scoring import language_of
+from contextwise_papers.cue.sentences.running import language_of
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
 

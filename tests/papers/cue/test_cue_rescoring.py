@@ -15,7 +15,7 @@ from contextwise.evaluation.kernel import Subject, measure
 from contextwise_papers.cue import CueForCausalLM
 from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.rescoring import Rescore
-from contextwise_papers.cue.scoring import Sentences
+from contextwise_papers.cue.sentences.running import Sentences
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import save_model, write_rows
