@@ -68,19 +68,11 @@ class CueForCausalLM(CausalLanguageModel):
         (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_untrained_parts()
         return loaded
 
-    def freeze(self, *parts: str) -> None:
-        """Freeze these parts (of :data:`PARTS`): their parameters get no gradients. ConfigError if the model lacks one."""
-        for name in parts:
-            part = getattr(self, name) if name in PARTS else None
-            if part is None:
-                raise ConfigError(f"this model has no part {name!r}; it has {', '.join(self.parts)}")
-            part.requires_grad_(False)
-        self.train(self.training)
-
     def _freeze_untrained_parts(self) -> None:
-        self.freeze("sentence_encoder")
+        self.sentence_encoder.requires_grad_(False)
         if self.proxy is not None:
             self.proxy.autoencoder.requires_grad_(False)
+        self.train(self.training)
 
     @property
     def text_encoder(self) -> nn.Module | None:
@@ -128,7 +120,7 @@ class CueForCausalLM(CausalLanguageModel):
             self.decoder.lm_head = self._get_resized_lm_head(self.decoder.lm_head, own.num_embeddings)
         self.config.vocab_size = self.vocab_size = own.num_embeddings  # transformers sets both
         if frozen:
-            self.freeze("sentence_encoder")
+            self.sentence_encoder.requires_grad_(False)
         return own
 
     def _init_weights(self, module: nn.Module) -> None:

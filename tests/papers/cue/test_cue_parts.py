@@ -12,6 +12,8 @@ from contextwise.models.spec import pretraining_losses
 from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig, LSTMForCausalLM
 from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder
+from contextwise_papers.cue.settings import TRAINED
+from contextwise_papers.cue.stages import freeze
 from cue_models import (
     CUE,
     ENCODERS,
@@ -33,19 +35,11 @@ from cue_models import (
 # What is trained
 
 
-STAGES = {
-    "joint": (set(), {"context_encoder", "decoder"}),
-    "adapt": ({"decoder"}, {"context_encoder"}),
-    "swap": ({"context_encoder"}, {"decoder"}),
-}
-
-
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", ["joint", "adapt", "swap"])
 @FORMS
 def test_each_stage_trains_its_parts_and_leaves_the_others_bit_for_bit(stage, options):
-    frozen, trained = STAGES[stage]
-    model = cue_model(**options)
-    model.freeze(*frozen)
+    model, trained = cue_model(**options), set(TRAINED[stage]) - {"text_encoder"}
+    freeze(model, stage)
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
