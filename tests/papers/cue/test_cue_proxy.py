@@ -108,6 +108,7 @@ def test_a_proxy_is_the_noisy_code_scaled_to_length_one(sigma):
     expected = expected / np.sqrt((expected**2).sum(1, keepdims=True))
     result = encoder.proxies(LABELS, noise)
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
+    assert sigma or torch.equal(encoder.proxies(LABELS), result)
     projected = result @ encoder.project.weight.T + encoder.project.bias
     torch.testing.assert_close(encoder(LABELS, noise), projected)
 
