@@ -20,11 +20,10 @@ from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import (
     spectra_view,
 )
 from contextwise_papers.intrinsic_entropy.fits import correlations, fit_line, fit_power
-from contextwise_papers.item import Item, Scale
+from shipped import an_item
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]
-ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 
 
 def law(noise=0.0):
@@ -160,12 +159,12 @@ def settings(**changes):
 def test_all_figures_are_of_one_measurement_in_miniature(corpus, tmp_path):
     made = set()
     regimes = validate(RealEntropy, settings(show="regimes", seeds=[0, 1], corpus=corpus), "the settings")
-    assert len(regimes.measure(ITEM, tmp_path / "several").runs) == 2
+    assert len(regimes.measure(an_item(), tmp_path / "several").runs) == 2
     (planned, *_) = regimes.passes(tmp_path / "several")
     assert planned.flops == 2 * 2 * planned.parameters * 60 * 30
     for show in ("entropy", "context", "spectra", "density", "dimension"):
         measure = validate(RealEntropy, settings(show=show, corpus=corpus), "the settings")
-        outcome = measure.measure(ITEM, tmp_path / "out")
+        outcome = measure.measure(an_item(), tmp_path / "out")
         assert outcome.tables and outcome.claims and outcome.plots
         (run,) = outcome.runs
         assert run.parent == tmp_path / "out/runs" and run.name.startswith("model-s0-")
@@ -182,11 +181,11 @@ def test_a_model_that_is_given_needs_no_training(corpus, tmp_path, monkeypatch):
     run = first.subject(tmp_path / "one")
     given = validate(RealEntropy, settings(corpus=corpus, model=run, parameters=10), "the settings")
     assert given.recipes(tmp_path / "two") == []
-    outcome = given.measure(ITEM, tmp_path / "two")
+    outcome = given.measure(an_item(), tmp_path / "two")
     assert outcome.runs == [] and not (tmp_path / "two/runs").exists()
     # A claim that holds does so for a model that is given, and is open for one that was trained here with one seed.
     monkeypatch.setitem(figures.VIEWS, "entropy", lambda *_: ([], [Claim.of("it holds", exact(True, 1.0))], []))
-    (held,), (open_,) = (each.measure(ITEM, tmp_path / to).claims for each, to in ((given, "two"), (first, "one")))
+    (held,), (open_,) = (each.measure(an_item(), tmp_path / to).claims for each, to in ((given, "two"), (first, "one")))
     assert held.holds is True and open_.holds is None and "one seed decides nothing" in open_.evidence
     assert given.passes(tmp_path / "two")[0].flops == 2 * 10 * 60 * 30
 
