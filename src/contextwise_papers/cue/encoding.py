@@ -193,7 +193,7 @@ def _row_type(width: int) -> np.dtype:
 
 def _checksums(rows: np.ndarray) -> list[int]:
     """The CRC-32 of each row without its own checksum."""
-    return [zlib.crc32(row[:-4]) for row in rows.view(np.uint8).reshape(len(rows), rows.itemsize)]
+    return [zlib.crc32(row[:-4].data) for row in rows.view(np.uint8).reshape(len(rows), rows.itemsize)]
 
 
 class VectorFile:

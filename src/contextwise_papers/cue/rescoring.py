@@ -146,10 +146,11 @@ class Rescore(Measure):
     def _ranked(self, group: CandidateList, scored: Iterator[tuple[float, int]]) -> list[dict[str, Any]]:
         """The candidates of a list in order; ``scored`` gives the nats and the tokens of the next one."""
         rows = []
-        for index, (candidate, (nats, size)) in enumerate(zip(group.candidates, scored, strict=False)):
+        for index, candidate in enumerate(group.candidates):
+            nats, size = next(scored)
             log_p, score, weight = -nats, candidate.score, self.weight
             total = log_p if weight == 1 else weight * log_p + (1 - weight) * (score or 0.0)
-            row = {"text": candidate.text, "index": index, "log_probability": log_p, "tokens": size}
+            row: dict[str, Any] = {"text": candidate.text, "index": index, "log_probability": log_p, "tokens": size}
             row |= {"per_token": log_p / (size + 1)} | ({} if score is None else {"score": score}) | {"total": total}
             rows.append(row)
         rows.sort(key=lambda row: -row["total"])

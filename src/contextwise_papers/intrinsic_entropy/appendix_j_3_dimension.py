@@ -17,13 +17,13 @@ import torch
 from pydantic import Field, field_validator
 from safetensors.torch import load_file
 
-from contextwise.base.config import Lengths, Seeds
+from contextwise.base.config import Lengths
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import mean_correlation, mean_estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.experiments.run_set import RecipeValues, Run, RunSet
+from contextwise.experiments.run_set import Run, RunSet
 from contextwise.training.checkpoints import WEIGHTS
 from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, exact, within
 from contextwise_papers.intrinsic_entropy.fits import fit_line, fit_power
@@ -32,6 +32,7 @@ from contextwise_papers.intrinsic_entropy.spectra import relative_eigenvalues
 from contextwise_papers.intrinsic_entropy.synthetic import Parity
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
+    OneModel,
     data_of,
     feature_eigenvalues,
     measure_contexts,
@@ -40,7 +41,7 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     pieces,
     spectra_plot,
 )
-from contextwise_papers.item import Item, ItemMeasure, Outcome
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
 AT_ONCE = 12
@@ -64,14 +65,10 @@ class Features:
     output: float
 
 
-class ParityDimension(ItemMeasure, name="parity_dimension"):
+class ParityDimension(OneModel, name="parity_dimension"):
     """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
 
-    name: str
-    recipe: RecipeValues
     contexts: Lengths = Field(min_length=4)
-    seeds: Seeds = Field(default=[0], min_length=1, description="each an MLP for every context; one decides no claim")
-    samples: int = Field(default=65_536, ge=1000, description="held-out samples that are measured")
 
     @field_validator("recipe")
     @classmethod
