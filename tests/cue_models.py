@@ -73,7 +73,7 @@ def of_parts(sentence_encoder, context_encoder=None, decoder=None, proxy=None, c
         model = cls(CueConfig(*(None if part is None else part.config for part in parts.values())))
     for name, part in parts.items():
         setattr(model, name, part)
-    model.freeze("sentence_encoder")
+    model.sentence_encoder.requires_grad_(False)
     return model.eval()
 
 

@@ -30,13 +30,14 @@ def write_articles(path: Path, count: int, seed: int) -> Path:
     return path
 
 
-def save_text_encoder(folder: Path, seed: int = 0, width: int = 16) -> str:
-    """A tiny BERT of bytes, with room for 40 tokens."""
+def save_text_encoder(folder: Path, seed: int = 0, width: int = 16, positions: int = 40, scale: float = 0.3) -> str:
+    """A tiny BERT of bytes, with random weights."""
     words = byte_tokenizer().tokenizer
     words.add_special_tokens({"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"})
     torch.manual_seed(seed)
     shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    model = BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=40, initializer_range=0.3, **shape))
+    shape |= {"max_position_embeddings": positions, "initializer_range": scale}
+    model = BertModel(BertConfig(vocab_size=len(words), **shape))
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     return str(folder)

@@ -5,13 +5,13 @@ import random
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, BertModel, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from contextwise.data import prepare_corpus
-from contextwise.data.tokenizers import byte_tokenizer
 from contextwise_papers.cue import CueConfig, CueForCausalLM
 from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextEncoder
+from cue_runs import save_text_encoder
 from small import small_gpt2
 
 SENTENCE = "grain oil bank trade rises falls in on the a of Japan London price said it will"
@@ -46,18 +46,8 @@ def make_corpus(folder: Path, count: int = 12) -> Path:
 
 
 def write_text_encoder(folder: Path, seed: int = 0) -> Path:
-    """A tiny BERT over bytes, with random weights."""
-    torch.manual_seed(seed)
-    tokenizer = byte_tokenizer().tokenizer
-    for role in ("cls", "sep", "pad"):
-        tokenizer.add_special_tokens({f"{role}_token": f"[{role.upper()}]"})
-    config = BertConfig(
-        vocab_size=VOCABULARY, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
-        max_position_embeddings=64, pad_token_id=259, initializer_range=0.5,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    """A tiny BERT over bytes, its weights large enough for every text to matter."""
+    return Path(save_text_encoder(folder, seed, width=8, positions=64, scale=0.5))
 
 
 def sentence_model(seed: int = 0, positions: int = POSITIONS) -> GPT2LMHeadModel:

@@ -36,12 +36,6 @@ def _context_config(config: Any) -> CueContextConfig | None:
     return config if isinstance(config, CueContextConfig) else getattr(config, "context_encoder", None)
 
 
-def settings_of(types: Sequence[str]) -> ContextSettings:
-    """The settings whose contexts have these names."""
-    columns = [name for name in types if name != PREVIOUS]
-    return ContextSettings(columns=columns, previous_sentence=PREVIOUS in types)
-
-
 def encoder_config(model: PreTrainedModel, source: str) -> CueContextConfig:
     """The configuration of a model's context encoder; a CheckpointError if it has none."""
     config = _context_config(model.config)
@@ -61,24 +55,19 @@ def open_text_encoder(model: PreTrainedModel, source: str) -> TextEncoder:
 
 
 class ContextTexts:
-    """The context texts of a corpus's sentences: metadata of the document, and the sentence before."""
+    """The context texts of a corpus's sentences, of each of ``types``: metadata of the document, and the sentence before."""
 
-    def __init__(self, sentences: SentenceIndex, settings: ContextSettings) -> None:
-        self.sentences, self.settings, corpus = sentences, settings, sentences.corpus
-        self._columns = [column_texts(corpus, name) for name in settings.columns]
+    def __init__(self, sentences: SentenceIndex, types: Sequence[str]) -> None:
+        self.sentences, self.types, corpus = sentences, list(types), sentences.corpus
+        self._columns = {name: column_texts(corpus, name) for name in types if name != PREVIOUS}
         self._tokenizer: Any = sentences.tokenizer
-        counts = np.diff(sentences.starts)
-        filled = any(texts[i] is not None for texts in self._columns for i in np.flatnonzero(counts))
-        if not filled and not (settings.previous_sentence and (counts > 1).any()):
+        self._counts = np.diff(sentences.starts)
+        filled = any(texts[i] is not None for texts in self._columns.values() for i in np.flatnonzero(self._counts))
+        if not filled and not (PREVIOUS in types and (self._counts > 1).any()):
             raise DataError(
                 f"no sentence of the split {corpus.split!r} of {corpus.path} has any of the contexts "
-                f"{', '.join(self.types)}; all are missing: name other columns"
+                f"{', '.join(types)}; all are missing: name other columns"
             )
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the contexts, in the order of :meth:`of`."""
-        return self.settings.types
 
     def __len__(self) -> int:
         return len(self.sentences)
@@ -86,26 +75,25 @@ class ContextTexts:
     def of(self, number: int) -> list[str | None]:
         """The texts of the contexts of sentence ``number``, (K,); None for missing ones."""
         document, sentence = self.sentences.place(number)
-        texts = [column[document] for column in self._columns]
-        if self.settings.previous_sentence:
-            before = ""
-            if sentence > 0:
-                ids = self.sentences.read(document, sentence - 1, sentence)
-                before = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
-            texts.append(" ".join(before.split()) or None)  # on one line
-        return texts
+        return [
+            self._before(document, sentence) if name == PREVIOUS else self._columns[name][document]
+            for name in self.types
+        ]
+
+    def _before(self, document: int, sentence: int) -> str | None:
+        if sentence == 0:
+            return None
+        ids = self.sentences.read(document, sentence - 1, sentence)
+        before: str = self._tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return " ".join(before.split()) or None  # on one line
 
     def missing(self) -> dict[str, float]:
         """The share of sentences that lack each context, by its name."""
-        counts = np.diff(self.sentences.starts)
-        total = max(1, len(self))
-        shares = {
-            name: sum(int(n) for n, text in zip(counts, texts, strict=True) if text is None) / total
-            for name, texts in zip(self.settings.columns, self._columns, strict=True)
-        }
-        if self.settings.previous_sentence:
-            shares[self.types[-1]] = int((counts > 0).sum()) / total
-        return shares
+        counts, total = self._counts, max(1, len(self))
+        lacking = {
+            name: int(counts[[text is None for text in texts]].sum()) for name, texts in self._columns.items()
+        } | {PREVIOUS: int((counts > 0).sum())}
+        return {name: lacking[name] / total for name in self.types}
 
 
 class ContextSets:
@@ -122,12 +110,12 @@ class ContextSets:
         own_SK = np.full((len(numbers), len(texts_of(int(numbers[0])))), -1, dtype=np.int32)
         for row, number in enumerate(numbers.tolist()):
             own_SK[row] = [-1 if text is None else index.setdefault(text, len(index)) for text in texts_of(number)]
-        rows = encoded.rows(list(index))
+        rows, self.truncated = encoded.rows(list(index))
         # The row in the table of each context's vector; -1 for a missing context
         self._rows_SK = np.full((int(numbers.max()) + 1, own_SK.shape[1]), -1, dtype=np.int32)
         self._rows_SK[numbers] = np.append(rows, -1)[own_SK]
         self._table = encoded.table  # without the index of texts
-        self.texts, self.truncated = len(index), encoded.truncated(rows)
+        self.texts = len(index)
 
     def batch(self, numbers: np.ndarray | int) -> dict[str, torch.Tensor]:
         """``contexts`` (B, K, C), zeros for missing ones, and ``context_mask`` (B, K), False for missing ones.

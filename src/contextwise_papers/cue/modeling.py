@@ -68,19 +68,11 @@ class CueForCausalLM(CausalLanguageModel):
         (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze_untrained_parts()
         return loaded
 
-    def freeze(self, *parts: str) -> None:
-        """Freeze these parts (of :data:`PARTS`): their parameters get no gradients. ConfigError if the model lacks one."""
-        for name in parts:
-            part = getattr(self, name) if name in PARTS else None
-            if part is None:
-                raise ConfigError(f"this model has no part {name!r}; it has {', '.join(self.parts)}")
-            part.requires_grad_(False)
-        self.train(self.training)
-
     def _freeze_untrained_parts(self) -> None:
-        self.freeze("sentence_encoder")
+        self.sentence_encoder.requires_grad_(False)
         if self.proxy is not None:
             self.proxy.autoencoder.requires_grad_(False)
+        self.train(self.training)
 
     @property
     def text_encoder(self) -> nn.Module | None:
@@ -128,7 +120,7 @@ class CueForCausalLM(CausalLanguageModel):
             self.decoder.lm_head = self._get_resized_lm_head(self.decoder.lm_head, own.num_embeddings)
         self.config.vocab_size = self.vocab_size = own.num_embeddings  # transformers sets both
         if frozen:
-            self.freeze("sentence_encoder")
+            self.sentence_encoder.requires_grad_(False)
         return own
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -198,18 +190,12 @@ class CueForCausalLM(CausalLanguageModel):
         tokens = input_ids if input_ids is not None else inputs_embeds
         if tokens is None:
             raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
-        tokens = input_ids if input_ids is not None else inputs_embeds
-        if tokens is None:
-            raise ConfigError("neither input_ids nor inputs_embeds given; pass the tokens of the sentences")
-        inputs["attention_mask"], documents = packed_documents(attention_mask, position_ids, read=True)
+        attention_mask, documents = packed_documents(attention_mask, position_ids, read=True)
         if documents is not None:
             raise ConfigError(
                 "position_ids restart beside an attention_mask with padding, and CUE keeps packed sentences apart only in rows "
                 "without padding; put one sentence into each row"
             )
-        attention_mask = inputs["attention_mask"]
-        given = {name: value for name, value in inputs.items() if value is not None}
         begins = sources.get("cu_seq_lens_q")
         if position_ids is None and begins is not None and len(begins) > 2:
             raise ConfigError(
@@ -226,8 +212,8 @@ class CueForCausalLM(CausalLanguageModel):
                 raise ConfigError(
                     f"a sentence of {longest} tokens is longer than the {limit} positions of the model; shorten it"
                 )
-        if position_ids is not None:
-            given["position_ids"] = position_ids
+        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": attention_mask}
+        given = {name: x for name, x in (inputs | {"position_ids": position_ids}).items() if x is not None}
         needs_gradient = _is_trained(self.sentence_encoder) or (
             inputs_embeds is not None and inputs_embeds.requires_grad
         )

@@ -19,10 +19,9 @@ from contextwise.evaluation.kernel import Subject
 from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
 from contextwise.training.settings import CorpusData
 from contextwise_papers.claims import check_names
-from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config
+from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config, trained_types
 from contextwise_papers.cue.english import column_texts
-from contextwise_papers.cue.scoring import language_of
-from contextwise_papers.cue.settings import ContextSettings
+from contextwise_papers.cue.sentences.running import language_of
 from contextwise_papers.item import ItemMeasure
 from contextwise_papers.objectives.text import SentenceIndex
 
@@ -135,8 +134,8 @@ def sentences_of(corpus: Corpus, run: Path) -> tuple[Subject, SentenceIndex]:
 
 def given_contexts(subject: Subject, sentences: SentenceIndex, numbers: np.ndarray) -> HeldOut:
     """The contexts of some sentences, by number."""
-    trained = encoder_config(subject.model, subject.source).contexts
-    known = ContextTexts(sentences, ContextSettings(**trained))
+    encoder_config(subject.model, subject.source)  # refuses a model without one
+    known = ContextTexts(sentences, trained_types(subject.config))
     texts = [known.of(number) for number in numbers.tolist()]
     sets = encoded_sets(subject.model, subject.source, texts, sentences.corpus)
     articles = np.searchsorted(sentences.starts, numbers, side="right") - 1

@@ -88,11 +88,6 @@ class TextSettings(Settings):
         "trained:NAME:LAYERSxWIDTH is trained from random weights, in the stage joint",
     )
     pooling: Literal["cls", "mean"] | None = Field(default=None, description="of the text encoder; by default cls")
-    text_tokens: int | None = Field(
-        default=None,
-        ge=3,
-        description="maximum tokens of a context; by default the encoder's limit, of one that is trained data.context",
-    )
     context_dropout: float = Field(default=0.0, ge=0, lt=1, description="probability to drop a context in training")
 
 
@@ -116,7 +111,6 @@ class AdaptStage(ContextEncoderSettings):
 
     stage: Literal["adapt"]
     start: str = Field(description="the CUE run whose parts are kept")
-    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
 
 
 class ProxyStage(SentenceSettings):
@@ -133,7 +127,6 @@ class SwapStage(SentenceSettings, TextSettings):
 
     stage: Literal["swap"]
     start: str = Field(description="the CUE run whose context encoder is kept")
-    width: Width | None = Field(default=None, description="of e_cue; must be the start's")
 
 
 def _stage_variant(values: Any) -> str:

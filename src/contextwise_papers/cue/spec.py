@@ -24,7 +24,6 @@ from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise_papers.cue.modeling import CueForCausalLM
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder, UnigramAutoencoder
 from contextwise_papers.cue.settings import TRAINED as TRAINED_BY
-from contextwise_papers.cue.settings import ContextSettings
 
 TRAINED = ("context_encoder", "proxy", "decoder")
 """The parts of a CUE model that are usually trained."""
@@ -134,12 +133,13 @@ class UnigramSpec(ModelSpec):
 
 def usage(config: Any) -> list[str]:
     """Lines of code that use a CUE model with contexts; none for a model without."""
-    if config.context_encoder is None or not config.context_encoder.contexts:
+    from contextwise_papers.cue.contexts import trained_types
+
+    types, encoder = trained_types(config), config.context_encoder
+    if not types:
         return []
-    encoder = config.context_encoder
     name, pooling, tokens = (without_folders(encoder.text_encoder[key]) for key in ("name", "pooling", "max_tokens"))
     options = f"max_tokens={tokens}" + ", model=model.text_encoder" * ("model" in encoder.text_encoder)
-    types = ContextSettings(**encoder.contexts).types
     return [
         "",
         "import torch",

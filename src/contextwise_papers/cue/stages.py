@@ -38,7 +38,7 @@ def text_choice(recipe: Any, configs: Configs = load_config) -> dict[str, Any]:
     return {
         "name": name,
         "pooling": stage.pooling or kept.get("pooling") or POOLING,
-        "max_tokens": stage.text_tokens or kept.get("max_tokens") or longest,
+        "max_tokens": kept.get("max_tokens") or longest,
     }
 
 
@@ -130,17 +130,12 @@ def _check_positions(context: int, positions: int | None, whose: str) -> None:
 
 
 def _start(stage: Started, configs: Configs) -> CueConfig:
-    """The configuration of the starting run, whose e_cue has the width of the stage."""
+    """The configuration of the starting run."""
     config = configs(stage.start)
     if not isinstance(config, CueConfig):
         raise CheckpointError(
             f"model.cue.start is {stage.start}, a model of type {config.model_type!r}; name a run of the stage joint, proxy, "
             "adapt or swap"
-        )
-    if stage.width not in (None, config.decoder.cue_width):
-        raise ConfigError(
-            f"model.cue.width is {stage.width}, but {stage.start} was trained with an e_cue of width "
-            f"{config.decoder.cue_width}; remove width, or start from another run"
         )
     return config
 

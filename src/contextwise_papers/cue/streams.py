@@ -32,7 +32,7 @@ from contextwise_papers.cue.stages import cue_config, text_choice
 class _SharedTexts(EncodedTexts):
     """The cache, in which each process of a run encodes its share of the texts that are not yet there."""
 
-    def rows(self, texts: Sequence[str]) -> np.ndarray:
+    def rows(self, texts: Sequence[str]) -> tuple[np.ndarray, int]:
         processes = PartialState(cpu=not torch.cuda.is_available())
         if processes.num_processes > 1:
             super().rows(texts[processes.process_index :: processes.num_processes])
@@ -137,7 +137,7 @@ class SentenceInputs(Addition):
             numbers = np.arange(count)
             if len(stream) < count:
                 numbers = np.sort([stream.place(i)[1] for i in range(len(stream))])
-            texts = ContextTexts(examples.sentences, self.recipe.data.contexts)
+            texts = ContextTexts(examples.sentences, self.recipe.data.contexts.types)
             cache = Path(examples.sentences.corpus.path) / "encoded"
             encoded = TextTable(self.encoder) if self.encoder.tokens_only else _SharedTexts(self.encoder, cache)
             sets = ContextSets(texts.of, numbers, encoded)

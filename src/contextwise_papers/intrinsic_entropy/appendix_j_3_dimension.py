@@ -17,21 +17,22 @@ import torch
 from pydantic import Field, field_validator
 from safetensors.torch import load_file
 
-from contextwise.base.config import Lengths, Seeds
+from contextwise.base.config import Lengths
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import mean_correlation, mean_estimate
 from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Table
-from contextwise.experiments.run_set import RecipeValues, Run, RunSet
+from contextwise.experiments.run_set import Run, RunSet
 from contextwise.training.checkpoints import WEIGHTS
-from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact, within
+from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, exact, within
 from contextwise_papers.intrinsic_entropy.fits import fit_line, fit_power
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP
 from contextwise_papers.intrinsic_entropy.spectra import relative_eigenvalues
 from contextwise_papers.intrinsic_entropy.synthetic import Parity
 from contextwise_papers.intrinsic_entropy.synthetic.samples import Samples
 from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
+    OneModel,
     data_of,
     feature_eigenvalues,
     measure_contexts,
@@ -40,12 +41,14 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     pieces,
     spectra_plot,
 )
-from contextwise_papers.item import Item, ItemMeasure, Outcome
+from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
 AT_ONCE = 12
 """Answers whose joint entropy is counted: 4,096 outcomes; the entropies of further groups of tasks are added."""
 KINDS = ("best", "last")
+CORRELATION, SLOPE, ENTROPY = 0.99, 0.1, 0.01
+"""The least of a line, and relative differences to -log 2 / tasks and to T log 2 that count as none."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +65,10 @@ class Features:
     output: float
 
 
-class ParityDimension(ItemMeasure, name="parity_dimension"):
+class ParityDimension(OneModel, name="parity_dimension"):
     """An MLP for each context; the spectrum of its context feature beside the number of visible tasks (Appendix J.3)."""
 
-    name: str
-    recipe: RecipeValues
     contexts: Lengths = Field(min_length=4)
-    seeds: Seeds = Field(default=[0], min_length=1, description="each an MLP for every context; one decides no claim")
-    samples: int = Field(default=65_536, ge=1000, description="held-out samples that are measured")
-    slope: float = Field(default=0.1, gt=0, description="relative difference to -log 2 / tasks that counts as none")
-    correlation: float = Field(default=0.99, gt=0, lt=1, description="of a line")
-    entropy: float = Field(default=0.01, gt=0, description="relative difference to T log 2 that counts as none")
 
     @field_validator("recipe")
     @classmethod
@@ -135,24 +131,23 @@ class ParityDimension(ItemMeasure, name="parity_dimension"):
         low, high = ranges[0]
         decided = {
             "cross entropy is linear in the dimension, with a slope of -log 2 / tasks":
-                (all_hold([within(slope, 1 - self.slope, 1 + self.slope), above(correlation, self.correlation)]),
+                (all_hold([within(slope, 1 - SLOPE, 1 + SLOPE), above(correlation, CORRELATION)]),
                  f"slope over the exact one {slope:.3f}, −correlation {correlation:.4f}"),
             "one threshold on relative eigenvalues gives the dimension at every context":
                 (counts, f"seed {self.seeds[0]}: above {low:.4f} for one context, at most {high:.4f} for another"),
             "the answers decoded from one context feature have an entropy of T log 2 (C.3)":
-                (all_hold([independent, self._all_one(shares)]),
+                (all_hold([independent, _all_one(shares)]),
                  f"{_span(shares)} of T log 2, T from {min(tasks.values())} to {max(tasks.values())}"),
             "the answer that is asked for has one of log 2, 1/T of that (C.3)":
-                (self._all_one(outputs), f"{_span(outputs)} of log 2"),
+                (_all_one(outputs), f"{_span(outputs)} of log 2"),
         }  # fmt: skip
         return [Claim.of(f"{kind} weights: {text}", *verdict) for text, verdict in decided.items()]
 
-    def _all_one(self, shares: list[list[float]]) -> Any:
-        """Whether every share is 1, in each seed or in none."""
-        return all_agree(
-            (exact(all(abs(share - 1) <= self.entropy for share in of_seed), *of_seed) for of_seed in shares),
-            "seeds", LEAST_SEEDS,
-        )  # fmt: skip
+
+def _all_one(shares: list[list[float]]) -> Verdict:
+    """Whether every share is 1, in each seed or in none."""
+    ones = (exact(all(abs(share - 1) <= ENTROPY for share in of_seed), *of_seed) for of_seed in shares)
+    return all_agree(ones, "seeds", LEAST_SEEDS)
 
 
 def best_step(run: Run) -> int:

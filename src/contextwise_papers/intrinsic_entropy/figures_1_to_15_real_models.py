@@ -13,14 +13,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Settings, validate
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, written
 from contextwise.base.intervals import correlation_estimate, mean_estimate
 from contextwise.base.tables import Table
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
-from contextwise_papers.intrinsic_entropy.entropy import Entropy, Layer
+from contextwise_papers.intrinsic_entropy.entropy import Entropy
 from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.spectra import (
     ExponentialRegime,
@@ -35,19 +35,17 @@ from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 LOSS = "cross entropy, nats per token"
 MOST_POINTS = 120
 """Points of a spectrum, evenly spaced in the logarithm of the index; ``spectra.parquet`` of the result has them all."""
+CORRELATION = 0.97
+"""Of a line, at least: the document's Figure 1 says > 0.97. For the bounds of the other claims it gives no number."""
+LEAST_FIT = 0.99
+"""R² of the power law."""
+SPREAD = 0.5
+"""Relative, about the median: half of even increments."""
+DECAY = 0.1
+"""Relative difference of α_l to α that counts as none."""
+SLOPE = 0.2
+"""Relative difference to the slope of Eq. 37 that counts as none."""
 View = tuple[list[Table], list[Claim], list[Plot]]
-
-
-class Limits(Settings):
-    """Thresholds of the claims, for most of which the document gives no number."""
-
-    correlation: float = Field(default=0.97, gt=0, lt=1, description="of a line; the document's Figure 1 says > 0.97")
-    fit: float = Field(default=0.99, gt=0, lt=1, description="R² of the power law")
-    spread: float = Field(default=0.5, gt=0, description="relative, about the median: half of even increments")
-    decay: float = Field(default=0.1, gt=0, description="relative difference of α_l to α that counts as none")
-    slope: float = Field(
-        default=0.2, gt=0, description="relative difference to the slope of Eq. 37 that counts as none"
-    )
 
 
 class RealEntropy(GivenModel, name="real_entropy"):
@@ -61,9 +59,7 @@ class RealEntropy(GivenModel, name="real_entropy"):
     contexts: list[int] = Field(min_length=4, description="visible tokens")
     samples: int = Field(ge=50, description="tokens to predict, the same at each context")
     kept: int = Field(default=2000, ge=2, description="features that the kernel density is of")
-    layer: Layer = Field(default="last", description="whose features: last, as the document says, or of a hidden state")
     well_trained: bool = Field(default=True, description="whether the law applies; if not, no claim fails")
-    limits: Limits = Limits()
 
     @model_validator(mode="after")
     def _several_seeds(self) -> "RealEntropy":
@@ -82,14 +78,14 @@ class RealEntropy(GivenModel, name="real_entropy"):
         return self.samples * sum(self.contexts)
 
     def measure(self, item: Item, folder: Path) -> Outcome:
-        settings = self.settings_of(Entropy, "contexts", "samples", "layer", density_samples=self.kept)
+        settings = self.settings_of(Entropy, "contexts", "samples", density_samples=self.kept)
         entropies = [IntrinsicEntropy(self.measured(settings, folder, index)) for index in range(self.models)]
         entropy = entropies[0]
         summary = entropy.measurement.summary
         if self.show == "regimes":
-            tables, claims, plots = regimes_view(entropies, self.limits)
+            tables, claims, plots = regimes_view(entropies)
         else:
-            tables, claims, plots = VIEWS[self.show](entropy, self.limits)
+            tables, claims, plots = VIEWS[self.show](entropy)
         if not self.model:  # it was trained here
             if not self.well_trained:
                 # The claims are on models near the Bayes model (Appendix G); for another one a failure is no evidence.
@@ -101,7 +97,6 @@ class RealEntropy(GivenModel, name="real_entropy"):
             ["parameters", f"{summary['parameters']:,}"],
             ["targets, documents", f"{summary['samples']:,}, {summary['documents']:,}"],
             ["channels", f"{summary['width']:,}"],
-            ["features of the state", str(self.layer)],
             *(["note", note] for note in entropy.notes),
         ]
         figures = {
@@ -114,7 +109,7 @@ class RealEntropy(GivenModel, name="real_entropy"):
         return Outcome(tables, claims, figures, self.run_set(folder).paths, plots)
 
 
-def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+def entropy_view(entropy: IntrinsicEntropy) -> View:
     """Figures 1 and 13: the loss against S_N for several N, and how S_N of several subspaces and the loss correlate."""
     count = len(entropy.contexts)
     lines = {n: entropy.by_entropy[n] for n in entropy.sizes if n in entropy.by_entropy}
@@ -129,12 +124,11 @@ def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     between = entropy.least_subspace_correlation()
     claims = [
         _all_linear(
-            f"the loss is linear in S_N, falling, with a correlation above {limits.correlation:g}, for every subspace of a "
+            f"the loss is linear in S_N, falling, with a correlation above {CORRELATION:g}, for every subspace of a "
             "tenth of the channels or more",
-            correlations, count, limits.correlation, "N",
+            correlations, count, "N",
         ),
-        _correlated(f"entropies of different subspaces correlate by more than {limits.correlation:g}", between, count,
-                    limits.correlation),
+        _correlated(f"entropies of different subspaces correlate by more than {CORRELATION:g}", between, count),
     ]  # fmt: skip
     # S_N means something up to a constant; without it the lines of all N are seen side by side.
     first = entropy.contexts[0]
@@ -146,7 +140,7 @@ def entropy_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return tables, claims, [Plot("Loss against intrinsic entropy", label, LOSS, series)]
 
 
-def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+def context_view(entropy: IntrinsicEntropy) -> View:
     """Figures 2 and 11: the loss against the context, and the power law through it (Eq. 3)."""
     fit, longest = entropy.power, f"{entropy.contexts[-1]:,}"
     fitted = np.full(len(entropy.contexts), None) if fit is None else fit.at(np.array(entropy.contexts))
@@ -164,7 +158,7 @@ def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
         tables.append(table_of("CE = C0 + C / l^γ, with 95% intervals", ["", ("ours", ".3f")], rows))
         x = np.geomspace(entropy.contexts[0], entropy.contexts[-1], 40)
         series["C0 + C/l^γ"] = points(dict(zip(x.tolist(), fit.at(x).tolist(), strict=True)))
-        fits = fit.r_squared >= limits.fit and fit.scale.value > 0  # else the losses rise
+        fits = fit.r_squared >= LEAST_FIT and fit.scale.value > 0  # else the losses rise
         verdict = above(fit.exponent) if fits else exact(False, fit.r_squared)
         evidence = f"R² {fit.r_squared:.5f}, γ {fit.exponent:.3f}"
     falls = all_hold(above(more) for more in entropy.differences.values())
@@ -177,7 +171,7 @@ def context_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return tables, claims, [Plot("Loss against context", "visible tokens", LOSS, series, logarithmic="x")]
 
 
-def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+def spectra_view(entropy: IntrinsicEntropy) -> View:
     """Figure 3: relative eigenvalues at each context, and by how much they grow with it."""
     logarithms = {context: np.log1p(values) for context, values in increments(entropy.spectra).items()}
     noise = 2 / np.sqrt(entropy.measurement.summary["samples"])
@@ -191,7 +185,7 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     )
     last = entropy.contexts[-1]
     low, middle, high = (float(value) for value in quartiles[last])
-    even = exact(middle > 0 and (high - low) / 2 <= limits.spread * middle, middle)
+    even = exact(middle > 0 and (high - low) / 2 <= SPREAD * middle, middle)
     if abs(middle) < 2 * noise:
         even = undecided("the median is within chance")
     listed = ", ".join(f"{c:,}: {written(of_context[1], '+.3f')}" for c, of_context in quartiles.items())
@@ -214,9 +208,9 @@ def spectra_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return [table], claims, plots
 
 
-def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+def density_view(entropy: IntrinsicEntropy) -> View:
     """Figure 10: entropy by a Gaussian kernel density against S_N, the dimension and the loss."""
-    count, bound = len(entropy.contexts), limits.correlation
+    count = len(entropy.contexts)
     kde = {c: entropy.kde[c] for c in entropy.contexts if c in entropy.kde}
     table = table_of(
         f"Kernel density over {entropy.directions} leading directions, nats",
@@ -230,9 +224,9 @@ def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     with_dimension = {t: _correlation(kde, values) for t, values in entropy.dimensions.items()}
     by_loss = None if entropy.by_kde is None else -entropy.by_kde.correlation
     claims = [
-        _all_linear("entropy by kernel density is linear in S_N", with_entropy, count, bound, "N"),
-        _all_linear("and in the intrinsic dimension", with_dimension, count, bound, "θ"),
-        _correlated("and the loss falls linearly with it", by_loss, count, bound),
+        _all_linear("entropy by kernel density is linear in S_N", with_entropy, count, "N"),
+        _all_linear("and in the intrinsic dimension", with_dimension, count, "θ"),
+        _correlated("and the loss falls linearly with it", by_loss, count),
     ]
     label = "entropy, nats"
     against_entropy = {f"N = {n}": against(entropy.entropies[n], kde) for n in entropy.sizes}
@@ -243,7 +237,7 @@ def density_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     return [table], claims, plots
 
 
-def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
+def dimension_view(entropy: IntrinsicEntropy) -> View:
     """Figure 15: the loss against the number of relative eigenvalues above a threshold, for 20 thresholds."""
     count, ends = len(entropy.contexts), (entropy.contexts[0], entropy.contexts[-1])
     rows = []
@@ -262,14 +256,14 @@ def dimension_view(entropy: IntrinsicEntropy, limits: Limits) -> View:
     claim = _all_linear(
         "whatever the threshold, the loss is linear in the intrinsic dimension, falling"
         + (f" ({left} thresholds count the same at every context)" if left else ""),
-        lines, count, limits.correlation, "θ",
+        lines, count, "θ",
     )  # fmt: skip
     series = {f"{t:.3f}": against(entropy.dimensions[t], entropy.measurement.losses()) for t in list(lines)[::4]}
     by_threshold = Plot("Loss against dimension, by threshold", "intrinsic dimension", LOSS, series)
     return [table], [claim], [eigenvalues(entropy), by_threshold]
 
 
-def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
+def regimes_view(entropies: Sequence[IntrinsicEntropy]) -> View:
     """Sections J.2 and J.4: the decay of eigenvalues at each context, and the slope s = m α that follows (Eq. 36, 37).
 
     Of one model, or of several that differ in their seed: then the intervals are over seeds. A single model's are those of the
@@ -296,8 +290,8 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
     ends = min(relative.values(), key=lambda e: e.value), max(relative.values(), key=lambda e: e.value)
     claims = [
         Claim.of(
-            f"the exponential decay is the same at every context: α_l is within {limits.decay:.0%} of α",
-            all_hold(within(each, 1 - limits.decay, 1 + limits.decay) for each in relative.values()),
+            f"the exponential decay is the same at every context: α_l is within {DECAY:.0%} of α",
+            all_hold(within(each, 1 - DECAY, 1 + DECAY) for each in relative.values()),
             f"α = {alpha:.5f}; α_l / α from {ends[0]:.3f} to {ends[1]:.3f}",
         ),
         Claim.of(
@@ -306,16 +300,16 @@ def regimes_view(entropies: Sequence[IntrinsicEntropy], limits: Limits) -> View:
             f"at {contexts[0]:,} tokens {growth[contexts[0]]:+.4f}; ln γ({contexts[0]:,}) = {prefactors[contexts[0]]:+.4f}",
         ),
     ]
-    tables, claim = _slopes_by_dimension(entropies, regimes, limits)
+    tables, claim = _slopes_by_dimension(entropies, regimes)
     return [table_of(title, columns, rows), *tables], [*claims, claim], [eigenvalues(entropies[0])]
 
 
 def _slopes_by_dimension(
-    entropies: Sequence[IntrinsicEntropy], regimes: Sequence[ExponentialRegime], limits: Limits
+    entropies: Sequence[IntrinsicEntropy], regimes: Sequence[ExponentialRegime]
 ) -> tuple[list[Table], Claim]:
     """Slopes of the loss over the dimension beside those of Eq. 37, at the thresholds that all models have in the regime."""
     text = (
-        f"the loss falls with the dimension s = m α times as fast as with the regime's entropy, within {limits.slope:.0%} "
+        f"the loss falls with the dimension s = m α times as fast as with the regime's entropy, within {SLOPE:.0%} "
         "(Eq. 37)"
     )
     lines: list[dict[float, LineFit]] = []
@@ -342,7 +336,7 @@ def _slopes_by_dimension(
         [("threshold", ".4f"), ("slope", ".5f"), ("R²", ".3f"), ("over that of Eq. 37", ".3f")],
         rows,
     )
-    verdict = all_hold(within(ratio, 1 - limits.slope, 1 + limits.slope) for ratio in ratios.values())
+    verdict = all_hold(within(ratio, 1 - SLOPE, 1 + SLOPE) for ratio in ratios.values())
     return [table], Claim.of(text, verdict, f"{len(shared)} thresholds in the regime")
 
 
@@ -355,7 +349,7 @@ def _over(estimate: Estimate, divisor: float) -> Estimate:
     return estimate.scaled(1 / divisor) if divisor > 0 else (-estimate).scaled(-1 / divisor)
 
 
-VIEWS: dict[str, Callable[[IntrinsicEntropy, Limits], View]] = {
+VIEWS: dict[str, Callable[[IntrinsicEntropy], View]] = {
     "entropy": entropy_view,
     "context": context_view,
     "spectra": spectra_view,
@@ -387,22 +381,22 @@ def _line_cells(line: LineFit, count: int) -> list[Any]:
     return [line.slope, line.r_squared, correlation_estimate(-line.correlation, count)]
 
 
-def _all_linear(text: str, correlations: Mapping[Any, float | None], count: int, bound: float, what: str) -> Claim:
-    """Whether all of the correlations that exist, over ``count`` contexts, are above the bound; ``what`` names the keys."""
+def _all_linear(text: str, correlations: Mapping[Any, float | None], count: int, what: str) -> Claim:
+    """Whether all correlations over ``count`` contexts that exist are above the bound; ``what`` names their keys."""
     known = {name: correlation_estimate(r, count) for name, r in correlations.items() if r is not None}
     if not known:
         return Claim.of(text, undecided("there is no line to decide it by"))
     name, least = min(known.items(), key=lambda pair: pair[1].value)
     name = f"{name:.4g}" if isinstance(name, float) else name
     evidence = f"least correlation {least:.3f}, at {what} = {name}; {len(known)} lines, {count} contexts"
-    return Claim.of(text, all_hold(above(estimate, bound) for estimate in known.values()), evidence)
+    return Claim.of(text, all_hold(above(estimate, CORRELATION) for estimate in known.values()), evidence)
 
 
-def _correlated(text: str, value: float | None, count: int, bound: float) -> Claim:
+def _correlated(text: str, value: float | None, count: int) -> Claim:
     if value is None:
         return Claim.of(text, undecided("there is no correlation to decide it by"))
     correlation = correlation_estimate(value, count)
-    return Claim.of(text, above(correlation, bound), f"{correlation:.3f}; {count} contexts")
+    return Claim.of(text, above(correlation, CORRELATION), f"{correlation:.3f}; {count} contexts")
 
 
 def _grows(medians: list[float], noise: float) -> Verdict:

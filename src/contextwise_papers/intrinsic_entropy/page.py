@@ -11,7 +11,7 @@ from contextwise.reports import page
 from contextwise.reports.page import Page, Section
 from contextwise_papers.claims import VERDICTS
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
-from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import VIEWS, Limits, View, eigenvalues
+from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import VIEWS, View, eigenvalues
 from contextwise_papers.page import sections_of
 
 NOTES = (
@@ -77,4 +77,4 @@ def _views(entropy: IntrinsicEntropy) -> list[View]:
     """Tables, claims and plots of Figures 1, 2, 3, 10 and 15; of one context, its spectrum alone."""
     if len(entropy.contexts) < 2:
         return [([], [], [eigenvalues(entropy)])]
-    return [view(entropy, Limits()) for view in VIEWS.values()]
+    return [view(entropy) for view in VIEWS.values()]

@@ -32,6 +32,10 @@ from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import Plot, point, points, seeds_behind, table_of
 
 _AT_ONCE = 4096
+CORRELATION = 0.97
+"""Of a line, at least, as in the document's Figure 1."""
+LINEAR_FROM = 70 / 208
+"""Share of the channels from which on every N is said to give a line."""
 
 
 @dataclass(frozen=True)
@@ -202,11 +206,6 @@ class ParityEntropy(OneModel, name="parity_entropy"):
     that the answer is read from is shown beside it.
     """
 
-    correlation: float = Field(default=0.97, gt=0, lt=1, description="of a line, as in the document's Figure 1")
-    linear_from: float = Field(
-        default=70 / 208, gt=0, lt=1, description="share of the channels from which on every N is said to give a line"
-    )
-
     def measure(self, item: Item, folder: Path) -> Outcome:
         losses: list[dict[int, float]] = []
         layers: dict[str, list[dict[int, np.ndarray]]] = {}
@@ -237,7 +236,7 @@ class ParityEntropy(OneModel, name="parity_entropy"):
             for n in range(2, shared + 1)
         }
         falling = {n: mean_correlation([-line.correlation for line in of_n]) for n, of_n in lines.items()}
-        first, least = first_lasting(falling, self.correlation), math.ceil(self.linear_from * width)
+        first, least = first_lasting(falling, CORRELATION), math.ceil(LINEAR_FROM * width)
         chosen = sorted({2, 5, 10, 20, 40, 70, 100, 200, least, shared} & set(lines) | ({first} if first else set()))
         slopes = {n: mean_estimate(np.array([line.slope.value for line in lines[n]])) for n in chosen}
         outcome.tables.append(
@@ -255,9 +254,9 @@ class ParityEntropy(OneModel, name="parity_entropy"):
             evidence += f"; least {claimed[worst]:.3f}, at N = {worst}"
         outcome.claims.append(
             Claim.of(
-                f"{layer}: the loss falls linearly with S_N (−correlation above {self.correlation:g}) for every N of a "
-                f"share of {self.linear_from:.2f} of the channels or more, here {least}",
-                all_hold(above(correlation, self.correlation) for correlation in claimed.values()),
+                f"{layer}: the loss falls linearly with S_N (−correlation above {CORRELATION:g}) for every N of a "
+                f"share of {LINEAR_FROM:.2f} of the channels or more, here {least}",
+                all_hold(above(correlation, CORRELATION) for correlation in claimed.values()),
                 evidence,
             )
         )
@@ -272,7 +271,7 @@ class ParityEntropy(OneModel, name="parity_entropy"):
         outcome.plots += [
             replace(spectra_plot(relative), title=f"Relative eigenvalues, {layer}"),
             Plot(f"Cross entropy against S_N, {layer}", "S_N, nats", "nats", against),
-            Plot(f"Line by N, {layer}", "N", "−correlation", correlations, levels={"a line": self.correlation}),
+            Plot(f"Line by N, {layer}", "N", "−correlation", correlations, levels={"a line": CORRELATION}),
         ]
         outcome.figures[layer] = as_json({"eigenvalues": spectra, "correlations": falling})
 

@@ -2,7 +2,6 @@
 
 from datetime import date, datetime, time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,13 +26,9 @@ from contextwise_papers.cue.settings import ContextSettings
         (time(7, 30), "07:30"),
         (["cocoa", None, "", "sugar"], "cocoa, sugar"),
         ([["a", "b"], ["c"]], "a, b, c"),
-        ((1, 2.5), "1, 2.5"),
-        (np.array(["x", "y"]), "x, y"),
-        (np.int64(3), "3"),
         (3.0, "3"),
         (-0.25, "-0.25"),
         (0.1 * 3, "0.3"),  # 0.30000000000000004
-        (np.float32(0.1), "0.1"),
         (1234567.5, "1234568"),
         (2.5e-7, "2.5e-07"),
         (True, "yes"),
@@ -48,7 +43,7 @@ def test_values_in_english(value, text):
     assert as_english(value) == text
 
 
-@pytest.mark.parametrize("value", [None, "", " \n", [], [None, ""], float("nan"), np.float32("nan")])
+@pytest.mark.parametrize("value", [None, "", " \n", [], [None, ""], float("nan")])
 def test_empty_values_are_none(value):
     assert as_english(value) is None
 

@@ -37,13 +37,6 @@ def test_relative_weights_are_means_over_the_sentences_that_have_a_context():
     assert np.isnan(result[3])
 
 
-def test_even_attention_is_one_for_every_context():
-    present = np.random.default_rng(0).random((50, 4)) < 0.6
-    present[:, 0] = True
-    even = present / present.sum(1, keepdims=True)
-    assert relative_weights(even, present) == pytest.approx(np.ones(4))
-
-
 @pytest.mark.parametrize(("weight", "holds"), [(0.6, True), (0.2, False), (None, None)])
 def test_whether_the_previous_sentence_has_the_most_weight(weight, holds):
     """In 40 articles; None: by 0.4 one way in half of them, and by 0.4 the other way in the others."""

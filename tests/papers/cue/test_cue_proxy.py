@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModel
 from contextwise.base.errors import ConfigError
 from contextwise.models import build_model, parameter_count
 from contextwise.models.spec import pretraining_losses
-from contextwise_papers.cue.config import ProxyConfig, UnigramConfig
+from contextwise_papers.cue.config import UnigramConfig
 from contextwise_papers.cue.parts import ProxyEncoder, UnigramAutoencoder
-from cue_models import CUE, END, VOCABULARY, autoencoder, proxy, proxy_model
+from cue_models import END, VOCABULARY, autoencoder, proxy, proxy_model
 from examples import FEW
 
 LABELS = torch.tensor([[5, 7, 5, 9, END], [3, END, -100, -100, -100], [8, 8, 8, -100, -100]])
@@ -99,7 +99,7 @@ def test_the_autoencoder_has_the_printed_layers():
     assert parameter_count(config) == (v * 128 + 128) + (128 * 16 + 16) + (16 * 128 + 128) + (128 * v + v)
 
 
-@pytest.mark.parametrize("sigma", [0.25, 4.0])
+@pytest.mark.parametrize("sigma", [0.0, 0.25, 4.0])
 def test_a_proxy_is_the_noisy_code_scaled_to_length_one(sigma):
     encoder = proxy(sigma)
     noise = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
@@ -108,24 +108,9 @@ def test_a_proxy_is_the_noisy_code_scaled_to_length_one(sigma):
     expected = expected / np.sqrt((expected**2).sum(1, keepdims=True))
     result = encoder.proxies(LABELS, noise)
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5)
+    assert sigma or torch.equal(encoder.proxies(LABELS), result)
     projected = result @ encoder.project.weight.T + encoder.project.bias
     torch.testing.assert_close(encoder(LABELS, noise), projected)
-
-
-def test_more_noise_leaves_less_of_the_code():
-    noise = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
-    pure = torch.nn.functional.normalize(noise, dim=-1)
-    kept = [(proxy(sigma).proxies(LABELS, noise) * pure).sum(1).min().item() for sigma in (0.1, 2.0, 1e4)]
-    assert kept[0] < kept[1] < kept[2]
-    assert kept[2] == pytest.approx(1, abs=1e-4)
-
-
-def test_without_noise_a_proxy_is_the_code_alone():
-    encoder = proxy(noise=0.0)
-    code = encoder.autoencoder.encode(encoder.autoencoder.bag(LABELS)).detach()
-    lengths = encoder.proxies(LABELS).norm(dim=1)
-    assert torch.equal(encoder.proxies(LABELS, torch.ones(3, 4)), encoder.proxies(LABELS))
-    assert lengths.tolist() == pytest.approx([1.0 if row.any() else 0.0 for row in code])
 
 
 def test_a_missing_noise_is_rejected():
@@ -168,20 +153,3 @@ def test_a_model_with_proxies_takes_the_words_of_its_labels():
     assert losses.counts.tolist() == [10]
     # Where no words are known either, e_cue is what pure noise has on average: the image of the zero vector.
     assert torch.equal(model(inputs).logits, model(inputs, cue=model.proxy.project.bias.expand(3, -1)).logits)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ProxyConfig(noise=-1.0), "the proxy's noise is -1.0, but must not be negative"),
-        (lambda: ProxyConfig(width=0), "width of the proxy encoder is 0"),
-        (lambda: UnigramConfig(widths=[128, 0]), r"widths are \[128, 0\] .* must be at least 1"),
-    ],
-)
-def test_bad_options(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
-def test_the_width_of_proxies_is_the_projections():
-    assert proxy()(LABELS, torch.zeros(3, 4)).shape == (3, CUE)

@@ -10,7 +10,6 @@ from contextwise.data import prepare_corpus
 from contextwise.training import load_recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.parameters import modules_of
-from contextwise_papers.cue import CueConfig
 from contextwise_papers.item import RECIPES
 from cue_runs import CONTEXTS, recipe, save_text_encoder, write_articles
 from small import write_rows
@@ -83,103 +82,35 @@ def test_what_does_not_go_together_is_said_before_anything_is_read(change, words
         recipe(values)
 
 
-def with_data(values, **data):
-    return values | {"data": values["data"] | data}
-
-
 @pytest.mark.parametrize(
-    ("changed", "words", "error"),
+    ("stage", "cue", "data", "words", "error"),
     [
-        (
-            lambda life: with_data(life.stage("proxy"), contexts=CONTEXTS),
-            "stage proxy trains the decoder without",
-            ConfigError,
-        ),
-        (
-            lambda life: with_data(life.stage("adapt"), contexts=None),
-            "contexts is missing: stage adapt needs",
-            ConfigError,
-        ),
-        (
-            lambda life: with_data(life.stage("joint"), contexts={"columns": ["titel"]}),
-            "has no metadata column 'titel'; did you mean 'title'",
-            DataError,
-        ),
-        (
-            lambda life: life.stage("adapt", width=32),
-            "32, but .*joint was trained with an e_cue of width 16",
-            ConfigError,
-        ),
-        (
-            lambda life: life.stage("swap", width=32),
-            "32, but .*joint was trained with an e_cue of width 16",
-            ConfigError,
-        ),
-        (
-            lambda life: life.stage("adapt", context_layers=3),
-            "given, but the context encoder of .* is kept",
-            ConfigError,
-        ),
-        (
-            lambda life: life.stage("adapt", start=at(life, "lm")),
-            "start is .*lm, a model of type 'gpt2'",
-            CheckpointError,
-        ),
-        (
-            lambda life: life.stage("joint", sentence_encoder=at(life, "joint")),
-            "is .*joint, a whole CUE model",
-            CheckpointError,
-        ),
-        (
-            lambda life: life.stage("proxy", autoencoder=at(life, "lm")),
-            "model.cue.autoencoder is .*lm, a model of type 'gpt2'",
-            CheckpointError,
-        ),
-        (lambda life: life.stage("swap", start=at(life, "proxy")), "has no context encoder to keep", ConfigError),
-        (
-            lambda life: life.stage("joint", sentence_encoder=at(life, "unigrams")),
-            "is .*unigrams, a model of type 'unigram_autoencoder'; name a causal language model",
-            CheckpointError,
-        ),
-        (
-            lambda life: life.stage("joint", sentence_encoder=at(life, "nothing")),
-            "no run and no model at",
-            CheckpointError,
-        ),
-        (
-            lambda life: with_data(life.stage("joint"), context=64),
-            "data.context is 64, but the sentence encoder .*lm has only 32 positions",
-            ConfigError,
-        ),
-        (
-            lambda life: with_data(life.stage("adapt"), context=64),
-            "data.context is 64, but the decoder of .*joint has only 32 positions",
-            ConfigError,
-        ),
-        (
-            lambda life: life.stage("joint", decoder_heads=3),
-            "the decoder, 16, is not divisible by 3 heads",
-            ConfigError,
-        ),
-        (lambda life: life.stage("joint", context_heads=3), "not divisible by 3 heads", ConfigError),
+        ("proxy", {}, {"contexts": CONTEXTS}, "stage proxy trains the decoder without", ConfigError),
+        ("adapt", {}, {"contexts": None}, "contexts is missing: stage adapt needs", ConfigError),
+        ("joint", {}, {"contexts": {"columns": ["titel"]}}, "has no metadata column 'titel'; did you mean 'title'", DataError),
+        ("adapt", {"context_layers": 3}, {}, "given, but the context encoder of .* is kept", ConfigError),
+        ("adapt", {"start": "lm"}, {}, "start is .*lm, a model of type 'gpt2'", CheckpointError),
+        ("joint", {"sentence_encoder": "joint"}, {}, "is .*joint, a whole CUE model", CheckpointError),
+        ("proxy", {"autoencoder": "lm"}, {}, "model.cue.autoencoder is .*lm, a model of type 'gpt2'", CheckpointError),
+        ("swap", {"start": "proxy"}, {}, "has no context encoder to keep", ConfigError),
+        ("joint", {"sentence_encoder": "unigrams"}, {}, "'unigram_autoencoder'; name a causal language model", CheckpointError),
+        ("joint", {"sentence_encoder": "nothing"}, {}, "no run and no model at", CheckpointError),
+        ("joint", {}, {"context": 64}, "data.context is 64, but the sentence encoder .*lm has only 32 positions", ConfigError),
+        ("adapt", {}, {"context": 64}, "data.context is 64, but the decoder of .*joint has only 32 positions", ConfigError),
+        ("joint", {"decoder_heads": 3}, {}, "the decoder, 16, is not divisible by 3 heads", ConfigError),
+        ("joint", {"context_heads": 3}, {}, "not divisible by 3 heads", ConfigError),
     ],
-)
-def test_what_does_not_fit_the_parts_is_refused_in_one_sentence(life, changed, words, error):
-    refused(changed(life), words, error)
-
-
-def at(life, name):
-    return str(life.folder / name)
+)  # fmt: skip
+def test_what_does_not_fit_the_parts_is_refused_in_one_sentence(life, stage, cue, data, words, error):
+    runs = {name: str(life.folder / run) for name, run in cue.items() if isinstance(run, str)}
+    values = life.stage(stage, **cue | runs)
+    refused(values | {"data": values["data"] | data}, words, error)
 
 
 def refused(values, words, error=ContextwiseError):
     with pytest.raises(error, match=words) as caught:
         TrainingInputs.open(recipe(values))
     assert "\n" not in str(caught.value)
-
-
-def test_the_same_e_cue_width_is_no_contradiction(life):
-    assert isinstance(TrainingInputs.open(recipe(life.stage("adapt", width=16))).config, CueConfig)
 
 
 def test_contexts_that_are_all_missing(life, tmp_path, text_encoder):

@@ -13,9 +13,9 @@ from contextwise.data import Corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import Subject, measure
 from contextwise_papers.cue import CueForCausalLM
-from contextwise_papers.cue.contexts import ContextTexts, settings_of
+from contextwise_papers.cue.contexts import ContextTexts
 from contextwise_papers.cue.rescoring import Rescore
-from contextwise_papers.cue.scoring import Sentences
+from contextwise_papers.cue.sentences.running import Sentences
 from measured import evaluate_sentences
 from sentence_models import cue_model, make_corpus, sentence_model, write_text_encoder
 from small import save_model, write_rows
@@ -119,7 +119,7 @@ def test_log_probabilities_are_those_of_the_scoring_pass(folder, cue, rescore, m
     corpus = Corpus.open("corpus")
     found = evaluate_sentences("cue", corpus)
     sentences = Sentences(corpus)
-    texts = ContextTexts(sentences.index, settings_of(["title", "date", "topics", "previous_sentence"]))
+    texts = ContextTexts(sentences.index, ["title", "date", "topics", "previous_sentence"])
     nats = sentences.rows.sums(found.tokens()["nats"].to_numpy())
     for number in range(0, len(sentences), 5):
         text = BYTES.decode(sentences.rows.tokens[number])

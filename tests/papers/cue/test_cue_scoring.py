@@ -20,7 +20,7 @@ from contextwise.objectives.objective import generator
 from contextwise.reports.runs import report_page
 from contextwise.training import train
 from contextwise_papers.cue.encoding import TextEncoder
-from contextwise_papers.cue.scoring import Rows, Sentences, dropped, score_rows
+from contextwise_papers.cue.sentences.running import Rows, Sentences, dropped, score_rows
 from cue_runs import Runs, recipe, write_articles
 from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, proxy_model, sentence_model, write_text_encoder

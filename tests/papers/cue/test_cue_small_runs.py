@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.runs import RunFolder
@@ -288,23 +287,3 @@ def test_parameters_of_a_small_model_use_the_given_corpus(news, tmp_path):
 def test_a_run_that_is_not_there_is_named(news):
     with pytest.raises(ValueError, match="the item names the run 'none', which is none of sentence LM, alone, both"):
         CacheOfWords(**settings(news, control="none"))
-
-
-def test_the_command_prints_an_item_and_writes_its_page(news, folder, tmp_path, monkeypatch):
-    from contextwise.cli import app
-
-    recipes = tmp_path / "recipes" / "paper"
-    recipes.mkdir(parents=True)
-    values = {
-        "title": "Clusters",
-        "source": "CUE",
-        "measure": "context_clusters",
-        "printed": {},
-        "scales": {"tiny": {"machine": "any", "settings": settings(news, clusters=2, permutations=99)}},
-    }
-    (recipes / "clusters.yaml").write_text(json.dumps(values))
-    command = ["reproduce", "paper/clusters", "--recipes", str(tmp_path / "recipes"), "--out", str(folder)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
-    page = (folder / "clusters.html").read_text()
-    assert "grain grain news" in page

@@ -83,8 +83,3 @@ def test_parameters_of_the_papers_size():
     layer = 4 * 512 * (512 + 512) + 8 * 512  # four gates, with torch's two biases each
     assert parameter_count(LSTMConfig()) == 28_996 * 512 + 4 * layer
     assert parameter_count(LSTMConfig(tie_word_embeddings=False)) == 2 * 28_996 * 512 + 4 * layer
-
-
-def test_bad_sizes():
-    with pytest.raises(ConfigError, match="must all be at least 1"):
-        LSTMConfig(hidden_size=0)

@@ -1,9 +1,7 @@
 """The objective of single sentences, and the texts of their contexts."""
 
 import itertools
-import pickle
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -12,7 +10,7 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.objectives import NO_LOSS, Cut, Vocabulary, build_objective
 from contextwise_papers.cue.contexts import ContextTexts
-from contextwise_papers.cue.settings import ContextSettings
+from contextwise_papers.cue.settings import PREVIOUS
 from contextwise_papers.objectives.text import SentenceIndex
 from objective_corpora import of_texts, same, vocabulary
 from small import Memory, write_rows
@@ -56,7 +54,7 @@ def prepare(tmp_path):
 
 def contexts_of(corpus, *columns, previous=False):
     index = SentenceIndex(corpus, corpus.tokenizer(), "en")
-    return ContextTexts(index, ContextSettings(columns=list(columns), previous_sentence=previous))
+    return ContextTexts(index, [*columns, *([PREVIOUS] if previous else [])])
 
 
 def test_each_sentence_is_an_example_with_its_end(letters):
@@ -137,25 +135,6 @@ def test_contexts_in_their_order_with_the_sentence_before(prepare):
         contexts.of(6)
 
 
-@pytest.mark.long
-def test_the_previous_sentence_is_of_the_same_document_and_never_the_target(corpus):
-    index = SentenceIndex(corpus, corpus.tokenizer(), "en")
-    contexts = ContextTexts(index, ContextSettings(previous_sentence=True))
-    tokenizer = corpus.tokenizer()
-    for number in np.random.default_rng(0).choice(len(index), 400, replace=False).tolist():
-        document, sentence = index.place(number)
-        (text,) = contexts.of(number)
-        if sentence == 0:
-            assert text is None
-            continue
-        borders = index.of(document)
-        before = corpus.document(document)[borders[sentence - 1] : borders[sentence]]
-        assert text == " ".join(tokenizer.decode(before).split())
-        assert index.place(number - 1) == (document, sentence - 1)
-    firsts = [number for number in range(len(index)) if index.place(number)[1] == 0]
-    assert len(firsts) == (np.diff(index.starts) > 0).sum()
-
-
 def test_fields_of_objects_by_a_dotted_name(prepare):
     articles = [
         {"text": f"Text {i}.", "meta": {"title": f"title {i}", "deep": {"n": i}}, "meta.n": i} for i in range(3)
@@ -188,12 +167,6 @@ def test_documents_without_a_second_sentence_have_no_previous_one(prepare):
     corpus = prepare([{"text": "One only."}, {"text": "Another one."}])
     with pytest.raises(DataError, match="has any of the contexts previous_sentence; all are missing"):
         contexts_of(corpus, previous=True)
-
-
-def test_contexts_travel_to_another_process(prepare):
-    contexts = contexts_of(prepare(), "date", previous=True)
-    again = pickle.loads(pickle.dumps(contexts))
-    assert [again.of(i) for i in range(6)] == [contexts.of(i) for i in range(6)]
 
 
 def test_no_sentence_is_white_space_alone(corpus, bpe):

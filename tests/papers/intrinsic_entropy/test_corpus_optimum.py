@@ -16,7 +16,7 @@ from contextwise_papers.intrinsic_entropy.figures_4_12_14_optimum import (
     best_context_of,
     fit_law,
 )
-from contextwise_papers.item import Item, Scale
+from shipped import an_item
 
 KNOWN = {"E": 1.5, "C": 4.0, "gamma": 0.5, "A": 60.0, "alpha": 0.4, "b": 0.25}
 
@@ -93,9 +93,7 @@ def measure(tmp_path):
 @pytest.mark.slow
 def test_a_measurement_in_miniature(measure, tmp_path):
     folder = tmp_path / "runs"
-    scale = Scale(machine="any", settings={})
-    item = Item(title="t", source="s", measure="corpus_optimum", printed={}, scales={"tiny": scale})
-    outcome = measure.measure(item, folder)
+    outcome = measure.measure(an_item(), folder)
     runs = sorted((folder / "runs").iterdir())
     assert len(runs) == 2 * 3 * 2
     # The table has the lowest best-context loss along each run, averaged over its seeds.
@@ -115,5 +113,5 @@ def test_a_measurement_in_miniature(measure, tmp_path):
         table = outcome.figures["best_context_loss"]
         assert table["4000"][c] < table["1000"][c] + 0.05
     before = {run: (run / "summary.json").stat().st_mtime_ns for run in runs}
-    measure.measure(item, folder)  # nothing is trained again
+    measure.measure(an_item(), folder)  # nothing is trained again
     assert before == {run: (run / "summary.json").stat().st_mtime_ns for run in runs}

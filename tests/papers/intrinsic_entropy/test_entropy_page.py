@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
-from contextwise_papers.intrinsic_entropy.entropy.running import RunningCovariance
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import MOST_POINTS, eigenvalues
 from contextwise_papers.intrinsic_entropy.page import claims, measures, write_entropy_page
 from contextwise_papers.intrinsic_entropy.spectra import THRESHOLDS
-from entropy_measurements import WIDTH, measurement, state_of
+from entropy_measurements import WIDTH, measurement
 
 
 @pytest.fixture
@@ -129,11 +128,3 @@ def test_long_spectra_are_thinned_in_figures(tmp_path):
     object.__setattr__(entropy, "spectra", wide)
     x = [point["x"] for point in eigenvalues(entropy).series["4 tokens"]]
     assert len(x) <= MOST_POINTS and (x[0], x[-1]) == (1, 3000)
-
-
-def test_the_made_features_have_the_spectrum_meant(tmp_path):
-    """Of the helper above: its whitening gives exactly the scales."""
-    state = state_of(16, 0.25, np.eye(WIDTH), np.random.default_rng(1))
-    running = RunningCovariance()
-    running.add(state.kept)
-    np.testing.assert_allclose(running.eigenvalues().numpy(), np.exp(-np.arange(WIDTH) * 0.75), rtol=1e-9)

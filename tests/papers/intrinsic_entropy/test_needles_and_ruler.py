@@ -27,10 +27,9 @@ from contextwise_papers.intrinsic_entropy.figures_5_9_long_texts import (
     optimum_claims,
 )
 from contextwise_papers.intrinsic_entropy.ruler_features import RulerFeatures
-from contextwise_papers.item import Item, Scale
+from shipped import an_item
 from small import write_documents
 
-ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 RECIPE = {
     "data": {"context": 1024},
     "model": {"family": "llama", "layers": 1, "width": 16, "heads": 2},
@@ -137,12 +136,12 @@ def corpus(tmp_path_factory):
 def test_needles_in_miniature(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": RECIPE, "length": 320, "samples": 2}
     measure = validate(NeedleCurves, values, "the settings")
-    outcome = measure.measure(ITEM, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     assert len(outcome.tables[0].rows) == 17
     assert outcome.tables[0].rows[0][3] == 1 and outcome.tables[0].rows[-1][3] == 0
     assert len(outcome.claims) == 2
     assert measure.tokens_read() == 2 * 320 * 17 // 2
-    again = measure.measure(ITEM, tmp_path / "out")
+    again = measure.measure(an_item(), tmp_path / "out")
     assert again.figures == outcome.figures
 
 
@@ -151,7 +150,7 @@ def test_ruler_in_miniature(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "gammas": [0, 2], "lengths": [560],
               "samples": 2, "example": False}  # fmt: skip
     measure = validate(RulerCurves, values, "the settings")
-    outcome = measure.measure(ITEM, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     (table,) = outcome.tables
     assert len(table.rows) == 2 * 6
     assert [claim.holds for claim in outcome.claims] == [None, None]
@@ -190,7 +189,7 @@ def test_entropy_of_ruler_texts_in_miniature(corpus, tmp_path):
     values = {"corpus": str(corpus), "recipe": RECIPE, "tasks": ["vt"], "lengths": [560], "samples": 2,
               "example": False, "entropy_samples": 50}  # fmt: skip
     measure = validate(RulerCurves, values, "the settings")
-    outcome = measure.measure(ITEM, tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     accuracy, entropy = outcome.tables
     assert [row[0] for row in entropy.rows] == [row[1] for row in accuracy.rows] and "over 5 leading" in entropy.title
     assert [claim.holds for claim in outcome.claims] == [None, None, None]
@@ -207,7 +206,7 @@ def test_entropy_of_ruler_texts_in_miniature(corpus, tmp_path):
         rows.append(states[-1][0, -1])
     by_hand = kde_entropy(leading_directions(torch.stack(rows), 5))
     assert outcome.figures["entropy-vt-560"][35] == pytest.approx(by_hand, rel=1e-3)
-    again = measure.measure(ITEM, tmp_path / "out")
+    again = measure.measure(an_item(), tmp_path / "out")
     assert again.figures == outcome.figures
 
 
@@ -236,5 +235,5 @@ def test_a_wrong_task_gets_one_sentence(changes, words):
 )
 def test_values_that_the_measure_refuses_get_one_sentence_before_any_training(measure, changes, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
-        validate(measure, {"recipe": RECIPE, **changes}, "the settings").measure(ITEM, tmp_path)
+        validate(measure, {"recipe": RECIPE, **changes}, "the settings").measure(an_item(), tmp_path)
     assert not list(tmp_path.iterdir())

@@ -30,7 +30,8 @@ from contextwise_papers.intrinsic_entropy.table_1_figures_6_7_parity import (
     first_lasting,
     measure_contexts,
 )
-from contextwise_papers.item import RECIPES, Item, Scale, find_item, measure_at
+from contextwise_papers.item import RECIPES, find_item, measure_at
+from shipped import an_item
 
 SAMPLES = Samples(ParityData(bits=12, tasks=18, first=4, shortest=3), 0, "validation")
 
@@ -106,10 +107,6 @@ def test_linearity_must_last():
     assert first_lasting({2: straight, 3: bent}, 0.97) is None
 
 
-def item(**printed):
-    return Item(title="t", source="s", measure="m", printed=printed, scales={"tiny": Scale(machine="any", settings={})})
-
-
 TRAINING = {"examples_per_step": 64, "steps": 6, "learning_rate": 1e-2, "evaluate_every": 2, "save_every": 6}
 
 
@@ -121,9 +118,9 @@ def test_figures_6_and_7_show_the_middle_and_the_last_state_and_decide_over_seed
         "training": TRAINING,
     }
     shared = {"name": "small", "recipe": recipe, "contexts": [4, 6, 8, 10], "samples": 1000}
-    one = validate(ParityEntropy, shared, "the settings").measure(item(), tmp_path)
+    one = validate(ParityEntropy, shared, "the settings").measure(an_item(), tmp_path)
     assert [claim.holds for claim in one.claims] == [None, None]
-    several = validate(ParityEntropy, {**shared, "seeds": [0, 1, 2]}, "the settings").measure(item(), tmp_path)
+    several = validate(ParityEntropy, {**shared, "seeds": [0, 1, 2]}, "the settings").measure(an_item(), tmp_path)
     middle, last = several.claims
     # Half of three blocks, rounded up; six steps learn no line.
     assert middle.text.startswith("after block 2 (middle)") and last.text.startswith("last state")
@@ -132,9 +129,9 @@ def test_figures_6_and_7_show_the_middle_and_the_last_state_and_decide_over_seed
     assert interval["low"] < interval["value"] < interval["high"] and interval["n"] == 3
     printed = {"bits": 60, "tasks": 100, "contexts": [17], "model": [0.46], "minimum": [0.46]}
     table = validate(ParityTable, {**shared, "seeds": [0, 1, 2], "tolerance": 1e-3}, "the settings")
-    assert table.measure(item(**printed), tmp_path).claims[0].holds is False
+    assert table.measure(an_item(**printed), tmp_path).claims[0].holds is False
     alone = validate(ParityTable, {**shared, "tolerance": 1e-3}, "the settings")
-    assert alone.measure(item(**printed), tmp_path).claims[0].holds is None
+    assert alone.measure(an_item(**printed), tmp_path).claims[0].holds is None
 
 
 def test_the_item_has_both_of_its_names():
@@ -206,19 +203,19 @@ def test_both_the_best_and_the_last_weights_are_measured(tmp_path):
     }  # fmt: skip
     values = {"name": "small", "recipe": recipe, "contexts": [10, 13, 15, 20], "samples": 1000, "seeds": [0, 1]}
     measure = validate(ParityDimension, values, "the settings")
-    outcome = measure.measure(item(), tmp_path)
+    outcome = measure.measure(an_item(), tmp_path)
     features = outcome.figures["features"]
     for context in (10, 13, 15, 20):
         for best, last in zip(features["best"][context], features["last"][context], strict=True):
             assert best["loss"] < last["loss"]
     assert [claim.text.split(" ")[0] for claim in outcome.claims] == ["best"] * 4 + ["last"] * 4
-    assert len(outcome.to_dict(item(), "tiny")["runs"]) == 8
+    assert len(outcome.runs) == 8
     run = measure.run_set(tmp_path).runs[0]
     validation = outcome.figures["validation"][10][0]
     assert validation[best_step(run)] == min(validation.values())
     (run.folder / f"checkpoints/step-{best_step(run)}/weights.safetensors").unlink()
     with pytest.raises(CheckpointError, match="no checkpoint of step .* remove the run folder"):
-        measure.measure(item(), tmp_path)
+        measure.measure(an_item(), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from contextwise.data import prepare_corpus
 from contextwise_papers.claims import Claim, exact
 from contextwise_papers.intrinsic_entropy import figures_1_to_15_real_models as figures
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import (
-    Limits,
     RealEntropy,
     context_view,
     dimension_view,
@@ -21,11 +20,10 @@ from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import (
     spectra_view,
 )
 from contextwise_papers.intrinsic_entropy.fits import correlations, fit_line, fit_power
-from contextwise_papers.item import Item, Scale
+from shipped import an_item
 from small import write_documents
 
 CONTEXTS = [8, 16, 32, 64, 128, 256]
-ITEM = Item(title="t", source="s", measure="m", printed={}, scales={"tiny": Scale(machine="any", settings={})})
 
 
 def law(noise=0.0):
@@ -62,10 +60,10 @@ def law(noise=0.0):
 def test_a_model_that_follows_the_document_is_told_so():
     entropy = law()
     for view in (entropy_view, context_view, spectra_view, dimension_view):
-        _, claims, plots = view(entropy, Limits())
+        _, claims, plots = view(entropy)
         assert [claim.holds for claim in claims] == [True] * len(claims), claims
         assert plots
-    assert "γ 0.800" in context_view(entropy, Limits())[1][0].evidence
+    assert "γ 0.800" in context_view(entropy)[1][0].evidence
 
 
 def decaying(rates, slope=0.002, grows=True):
@@ -87,34 +85,34 @@ def seeds(spread=1e-3, **kwargs):
 
 def test_the_slope_over_the_dimension_is_the_one_that_follows_from_the_spectra():
     one = decaying(dict.fromkeys(CONTEXTS, 0.01))
-    tables, claims, _ = regimes_view([one], Limits())
+    tables, claims, _ = regimes_view([one])
     # One model has no interval of γ(l).
     assert [claim.holds for claim in claims] == [True, None, True], claims
     assert "α = 0.01000" in claims[0].evidence and "s = m α = 6.840" in tables[1].title
     # Decays that differ by context.
     other = decaying({c: 1 / (60 + 15 * k) for k, c in enumerate(CONTEXTS)})
-    assert regimes_view([other], Limits())[1][0].holds is False
+    assert regimes_view([other])[1][0].holds is False
     alike = decaying(dict.fromkeys(CONTEXTS, 0.01), grows=False)
-    assert [claim.holds for claim in regimes_view([alike], Limits())[1][1:]] != [True, True]
+    assert [claim.holds for claim in regimes_view([alike])[1][1:]] != [True, True]
 
 
 def test_the_regimes_of_several_seeds_are_decided_by_the_spread_between_them():
-    tables, claims, _ = regimes_view(seeds(1e-4), Limits())
+    tables, claims, _ = regimes_view(seeds(1e-4))
     assert [claim.holds for claim in claims] == [True, True, True], claims
     assert "[" in tables[0].rows[0][3] and "mean of 3 seeds" in tables[0].title
     # One seed whose decay is another: no verdict for a mean that it moves.
     mixed = [*seeds(1e-4)[:2], decaying({c: 0.01 * (1 + 0.3 * (c == 64)) for c in CONTEXTS})]
-    assert regimes_view(mixed, Limits())[1][0].holds is None
+    assert regimes_view(mixed)[1][0].holds is None
 
 
 def test_a_loss_that_scatters_about_the_line_leaves_it_open_or_denies_it():
-    _, claims, _ = entropy_view(law(noise=0.3), Limits())
+    _, claims, _ = entropy_view(law(noise=0.3))
     assert claims[0].holds is not True
     entropy = law()
     entropy.by_entropy = {
         n: fit_line(s, {c: -v.value for c, v in entropy.losses.items()}) for n, s in entropy.entropies.items()
     }
-    _, claims, _ = entropy_view(entropy, Limits())
+    _, claims, _ = entropy_view(entropy)
     assert claims[0].holds is False
 
 
@@ -123,9 +121,9 @@ def test_uneven_growth_and_shrinking_are_denied_and_no_power_law_leaves_it_open(
     uneven.spectra[256][1:20] *= 8
     shrinking.spectra = dict(zip(CONTEXTS, reversed(shrinking.spectra.values()), strict=True))
     without.power = None
-    assert [claim.holds for claim in spectra_view(uneven, Limits())[1]] == [True, False]
-    assert [claim.holds for claim in spectra_view(shrinking, Limits())[1]] == [False, False]
-    assert context_view(without, Limits())[1][0].holds is None
+    assert [claim.holds for claim in spectra_view(uneven)[1]] == [True, False]
+    assert [claim.holds for claim in spectra_view(shrinking)[1]] == [False, False]
+    assert context_view(without)[1][0].holds is None
 
 
 def test_a_small_model_refutes_nothing():
@@ -161,12 +159,12 @@ def settings(**changes):
 def test_all_figures_are_of_one_measurement_in_miniature(corpus, tmp_path):
     made = set()
     regimes = validate(RealEntropy, settings(show="regimes", seeds=[0, 1], corpus=corpus), "the settings")
-    assert len(regimes.measure(ITEM, tmp_path / "several").runs) == 2
+    assert len(regimes.measure(an_item(), tmp_path / "several").runs) == 2
     (planned, *_) = regimes.passes(tmp_path / "several")
     assert planned.flops == 2 * 2 * planned.parameters * 60 * 30
     for show in ("entropy", "context", "spectra", "density", "dimension"):
         measure = validate(RealEntropy, settings(show=show, corpus=corpus), "the settings")
-        outcome = measure.measure(ITEM, tmp_path / "out")
+        outcome = measure.measure(an_item(), tmp_path / "out")
         assert outcome.tables and outcome.claims and outcome.plots
         (run,) = outcome.runs
         assert run.parent == tmp_path / "out/runs" and run.name.startswith("model-s0-")
@@ -178,28 +176,16 @@ def test_all_figures_are_of_one_measurement_in_miniature(corpus, tmp_path):
     assert planned.flops == 2 * planned.parameters * 60 * 30
 
 
-def test_features_of_an_inner_layer_are_measured_beside_the_last(corpus, tmp_path):
-    values = settings(corpus=corpus)
-    values["recipe"]["model"]["layers"] = 2
-    last, inner = (
-        validate(RealEntropy, values | changes, "the settings").measure(ITEM, tmp_path / "out").figures
-        for changes in ({}, {"layer": 1})
-    )
-    assert inner["measurement"] != last["measurement"]
-    losses = [[loss["value"] for loss in each["losses"].values()] for each in (inner, last)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6) and inner["entropies"] != last["entropies"]
-
-
 def test_a_model_that_is_given_needs_no_training(corpus, tmp_path, monkeypatch):
     first = validate(RealEntropy, settings(corpus=corpus), "the settings")
     run = first.subject(tmp_path / "one")
     given = validate(RealEntropy, settings(corpus=corpus, model=run, parameters=10), "the settings")
     assert given.recipes(tmp_path / "two") == []
-    outcome = given.measure(ITEM, tmp_path / "two")
+    outcome = given.measure(an_item(), tmp_path / "two")
     assert outcome.runs == [] and not (tmp_path / "two/runs").exists()
     # A claim that holds does so for a model that is given, and is open for one that was trained here with one seed.
     monkeypatch.setitem(figures.VIEWS, "entropy", lambda *_: ([], [Claim.of("it holds", exact(True, 1.0))], []))
-    (held,), (open_,) = (each.measure(ITEM, tmp_path / to).claims for each, to in ((given, "two"), (first, "one")))
+    (held,), (open_,) = (each.measure(an_item(), tmp_path / to).claims for each, to in ((given, "two"), (first, "one")))
     assert held.holds is True and open_.holds is None and "one seed decides nothing" in open_.evidence
     assert given.passes(tmp_path / "two")[0].flops == 2 * 10 * 60 * 30
 
@@ -211,8 +197,6 @@ def test_a_model_that_is_given_needs_no_training(corpus, tmp_path, monkeypatch):
         ({"contexts": [4, 4, 8, 16]}, "give different lengths"),
         ({"show": "figure1"}, "show is 'figure1'"),
         ({"seeds": [0, 1]}, "seeds are several, but show: entropy is of one model"),
-        ({"limits": {"corelation": 0.9}}, "did you mean"),
-        ({"layer": "first"}, "must be last, or the number of a hidden state"),
     ],
 )
 def test_a_wrong_setting_gets_one_sentence(changes, words):

@@ -51,17 +51,6 @@ def test_the_dimension_counts(values, thresholds):
     assert intrinsic_dimensions(np.array(values), thresholds).tolist() == expected
 
 
-def test_the_entropy_of_a_gaussian_is_half_the_sum_and_a_constant():
-    """Differential entropies of two Gaussians with the same λ_1 differ by half of the difference of S."""
-    first, second = np.array([4.0, 2.0, 1.0]), np.array([4.0, 3.0, 2.5])
-
-    def entropy(values):
-        return 0.5 * sum(math.log(2 * math.pi * math.e * value) for value in values)
-
-    difference = intrinsic_entropies(second)[-1] - intrinsic_entropies(first)[-1]
-    assert entropy(second) - entropy(first) == pytest.approx(difference / 2)
-
-
 def test_eigenvalues_that_are_rounding_do_not_count():
     eigenvalues = np.array([1.0, 0.5, 1e-17, 0.0])
     assert rank(eigenvalues) == 2

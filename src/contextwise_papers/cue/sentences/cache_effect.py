@@ -17,7 +17,6 @@ from contextwise.base.estimates import exponential
 from contextwise.base.intervals import ratios, with_seeds
 from contextwise.evaluation.measures.loss import Evaluation
 from contextwise_papers.cue.contexts import Texts
-from contextwise_papers.cue.scoring import Rows
 from contextwise_papers.objectives.text import TokenText, next_visible, visible_positions
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -55,10 +54,13 @@ def occurrences(text: TokenText, ids: np.ndarray, contexts: Texts) -> tuple[np.n
     return occurs_KT, visible_T
 
 
-def bins_of(text: TokenText, rows: Rows, sets: Iterable[Texts]) -> tuple[np.ndarray, np.ndarray]:
-    """The bin of each target of the sentences, (N,) int8 (numbers of :data:`BINS`), and in which contexts it occurs, (K, N)."""
+def bins_of(text: TokenText, sentences: Iterable[np.ndarray], sets: Iterable[Texts]) -> tuple[np.ndarray, np.ndarray]:
+    """The bin of each target of the sentences, (N,) int8 (numbers of :data:`BINS`), and in which contexts it occurs, (K, N).
+
+    ``sentences`` are the tokens of each, without its end.
+    """
     bins, occurs = [], []
-    for tokens, contexts in zip(rows.tokens, sets, strict=True):
+    for tokens, contexts in zip(sentences, sets, strict=True):
         occurs_KT, visible_T = occurrences(text, tokens, contexts)
         bin_T = np.where(visible_T, np.where(occurs_KT.any(axis=0), IN, NOT_IN), SPACE)
         bins.append(np.append(bin_T, END))

@@ -1,31 +1,169 @@
-"""Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables."""
+"""Losses of sentences, each scored on its own, with its contexts where the model takes any, and their tables.
 
+``[end-of-text] w1 ... wn`` is read and ``w1 ... wn [end-of-text]`` predicted: without its end as a target, a model could lower
+its loss by never ending a sentence. A sentence with more targets than the model has positions is scored in overlapping windows,
+so that models with different positions are compared on the same targets. Intervals and differences are drawn over articles.
+"""
+
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from rich.console import Group
 from rich.text import Text
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError, did_you_mean
+from contextwise.base.errors import ConfigError, DataError, did_you_mean
 from contextwise.base.estimates import Estimate, exponential, number, written
 from contextwise.base.intervals import estimate, ratios
 from contextwise.base.progress import progress_bar
 from contextwise.base.tables import Column, Table
 from contextwise.data.corpus import Corpus
 from contextwise.evaluation.kernel import Subject, Work
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
-from contextwise.evaluation.scoring.scores import Scores, documents_table, totals
-from contextwise_papers.cue import scoring
-from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, settings_of, trained_types
+from contextwise.evaluation.scoring.scores import Scores, documents_table, numbered, totals
+from contextwise.evaluation.scoring.windows import score_documents
+from contextwise.models.losses import IGNORED
+from contextwise.objectives.objective import generator
+from contextwise.objectives.vocabulary import Vocabulary
+from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, trained_types
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS
-from contextwise_papers.objectives.text import TokenText
+from contextwise_papers.objectives.text import SentenceIndex, TokenText
 
 PROXY = "proxy"
 """In place of contexts: the input of a proxy-trained model's training."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sentences (tokens without their ends) in the form of documents, for :func:`score_documents`."""
+
+    tokens: Sequence[np.ndarray]
+    end_of_text: int
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """(S,) number of targets of each sentence: its tokens and its end."""
+        return np.array([len(tokens) + 1 for tokens in self.tokens], dtype=np.int64)
+
+    def document(self, index: int, /) -> np.ndarray:
+        """Token ids of the targets of a sentence."""
+        return np.append(self.tokens[index], self.end_of_text)
+
+    def ends(self) -> np.ndarray:
+        """(N,) bool: whether each target is the end of a sentence."""
+        ends = np.zeros(int(self.lengths.sum()), dtype=bool)
+        ends[np.cumsum(self.lengths) - 1] = True
+        return ends
+
+    def sums(self, values_N: np.ndarray) -> np.ndarray:
+        """(S,) float64: the sum over each sentence's targets."""
+        sentences = np.repeat(np.arange(len(self.tokens)), self.lengths)
+        return np.bincount(sentences, weights=values_N, minlength=len(self.tokens))
+
+
+def score_rows(
+    model: PreTrainedModel,
+    rows: Rows,
+    further: Further | None = None,
+    *,
+    batch_tokens: int | None = None,
+    **options: Any,
+) -> Scores:
+    """Score every target of the sentences; ``nats`` (N,) are in the order of the sentences.
+
+    Without ``further`` inputs (:meth:`.ContextSets.on`) a CUE model has the empty set of contexts. ``options`` are those of
+    :func:`~contextwise.evaluation.scoring.windows.score_documents`.
+    """
+    window = window_of(model, rows)
+    options |= {"batch_tokens": batch_tokens or DEFAULT_BATCH_TOKENS, "further": further}
+    return score_documents(model, rows, window, max(1, window // 2), **options)
+
+
+def window_of(model: PreTrainedModel, rows: Rows) -> int:
+    """Window for scoring: the length of the longest sentence, limited to the model's positions."""
+    return min(int(rows.lengths.max()), positions(model.config) or sys.maxsize)
+
+
+class Sentences:
+    """Sentences of the first documents of a corpus, in order: tokens (``rows``), document and number in it, (S,) each.
+
+    ``index`` has the sentences of the whole split.
+    """
+
+    def __init__(self, corpus: Corpus, limit: int | None = None, language: str = "en") -> None:
+        vocabulary = Vocabulary(corpus.tokenizer(), corpus.end_of_text)
+        self.index = SentenceIndex(corpus, vocabulary.tokenizer, language)
+        self.documents = min(len(corpus), limit or len(corpus))
+        counts = np.diff(self.index.starts)[: self.documents]
+        self.articles = np.repeat(np.arange(self.documents), counts)
+        if not len(self.articles):
+            raise DataError(
+                f"the split {corpus.split!r} of {corpus.path} has no sentence to score: the first {self.documents:,} of its "
+                "documents are empty or white space"
+            )
+        self.numbers = numbered(counts)
+        indices = zip(self.articles.tolist(), self.numbers.tolist(), strict=True)
+        tokens = [self.index.read(document, number, number + 1) for document, number in indices]
+        self.rows = Rows(tokens, vocabulary.end("sentence"))
+
+    def __len__(self) -> int:
+        return len(self.articles)
+
+    def article_sums(self, values_N: np.ndarray) -> np.ndarray:
+        """(A,) float64: the sum over the targets of each article."""
+        return np.bincount(self.articles, weights=self.rows.sums(values_N), minlength=self.documents)
+
+    def positions(self) -> np.ndarray:
+        """(N,) int32: the position of each target in its sentence, from 0."""
+        return numbered(self.rows.lengths).astype(np.int32)
+
+    def of_targets(self, values_S: np.ndarray) -> np.ndarray:
+        """(N,) int32: the values of the sentences, repeated for each of their targets."""
+        return np.repeat(values_S, self.rows.lengths).astype(np.int32)
+
+
+def language_of(subject: Subject) -> str:
+    """Language whose rules split the text of a run's sentences; English for a model that is no run."""
+    objective = subject.run.recipe().get("objective", {}) if subject.run else {}
+    return str(objective.get("language", "en"))
+
+
+def dropped(sets: Sequence[Texts], probability: float, seed: int = 0) -> list[Texts]:
+    """Drop each context with a probability; the draws of a sentence depend only on (seed, its number)."""
+    results: list[Texts] = []
+    for i, texts in enumerate(sets):
+        draws = generator(seed, 0, i, "drop_contexts").random(len(texts))
+        kept = zip(texts, draws >= probability, strict=True)
+        results.append([text if keep else None for text, keep in kept])
+    return results
+
+
+def proxies(sentences: Sequence[np.ndarray], model: Any, seed: int = 0) -> Further:
+    """The proxy of each sentence, made of the words that are to be predicted: an oracle (CUE, Table 5, row 2).
+
+    Returns a function that gives ``proxy_targets`` (B, T) and ``proxy_noise`` (B, P), standard normal, of a batch; the noise
+    depends on (seed, number of the sentence).
+    """
+    width = model.config.proxy.autoencoder.code_width
+
+    def batch(numbers: np.ndarray) -> dict[str, torch.Tensor]:
+        tokens = [torch.from_numpy(sentences[number].astype(np.int64)) for number in numbers]
+        draws = [generator(seed, 0, int(number), "proxy_noise") for number in numbers]
+        noise = np.stack([draw.standard_normal(width, dtype=np.float32) for draw in draws])
+        targets = pad_sequence(tokens, batch_first=True, padding_value=IGNORED)
+        noise_BP = torch.from_numpy(noise).to(model.device)
+        return {"proxy_targets": targets.to(model.device), "proxy_noise": noise_BP}
+
+    return batch
 
 
 def chosen_types(subject: Subject, corpus: Corpus, requested: Sequence[str] | None, drop: float) -> list[str]:
@@ -73,14 +211,14 @@ def score_sentences(
     ``sentence_encoder_nats``, and with contexts the ``bin`` (:mod:`.cache_effect`).
     """
     model: Any = subject.model
-    sentences = scoring.Sentences(corpus, limit, scoring.language_of(subject))
+    sentences = Sentences(corpus, limit, language_of(subject))
     sets, further, about = _contexts(subject, sentences, types, drop)
     total = int(sentences.rows.lengths.sum()) * (2 if subject.spec.takes_contexts else 1)
     with progress_bar(f"score {subject.name}", total, "tokens") as advance:
 
         def score(scorer: PreTrainedModel, given: Further | None, part: str) -> Scores:
             options: dict[str, Any] = {"on_progress": advance, "work": work, "part": part}
-            return scoring.score_rows(scorer, sentences.rows, given, batch_tokens=subject.batch_tokens, **options)
+            return score_rows(scorer, sentences.rows, given, batch_tokens=subject.batch_tokens, **options)
 
         scores = score(model, further, "scores")
         # A CUE model is also compared with its sentence encoder alone.
@@ -97,7 +235,7 @@ def score_sentences(
         columns["sentence_encoder_nats"] = alone
         about["sentence_encoder"] = _difference(sentences, scores.nats, alone)
     if alone is not None and sets is not None:
-        bins, occurs_KN = cache_effect.bins_of(TokenText(sentences.index.tokenizer), sentences.rows, sets)
+        bins, occurs_KN = cache_effect.bins_of(TokenText(sentences.index.tokenizer), sentences.rows.tokens, sets)
         columns["bin"] = pa.DictionaryArray.from_arrays(pa.array(bins), pa.array(cache_effect.BINS))
         about["cache_effect"] = {
             "bins": cache_effect.cache_effect(bins, articles_N, scores.nats[None], alone[None]),
@@ -112,7 +250,7 @@ def score_sentences(
             "language": sentences.index.language,
             "longest": int(lengths.max()) - 1,
             "positions": subject.positions,
-            "in_windows": int((lengths > scoring.window_of(model, sentences.rows)).sum()),
+            "in_windows": int((lengths > window_of(model, sentences.rows)).sum()),
         },
         **totals(documents),
         **_without_ends(documents),
@@ -132,7 +270,7 @@ def _condition(types: list[str], trained: list[str], drop: float) -> str | None:
 
 
 def _contexts(
-    subject: Subject, sentences: scoring.Sentences, types: list[str], drop: float
+    subject: Subject, sentences: Sentences, types: list[str], drop: float
 ) -> tuple[Sequence[Texts] | None, Further | None, dict[str, Any]]:
     """The texts of each sentence's contexts, the further inputs of the model, and their part of the summary."""
     if not subject.spec.takes_contexts:
@@ -141,14 +279,12 @@ def _contexts(
     about: dict[str, Any] = {"types": types, "trained": trained_types(subject.config)}
     if types == [PROXY]:
         about["noise"] = model.config.proxy.noise
-        return None, scoring.proxies(sentences.rows.tokens, model), {"contexts": about}
+        return None, proxies(sentences.rows.tokens, model), {"contexts": about}
     if not types:
         return None, None, {"contexts": about}
-    known = ContextTexts(sentences.index, settings_of(types))
-    order = [known.types.index(name) for name in types]
-    sets: Sequence[Texts] = [[texts[k] for k in order] for texts in map(known.of, range(len(sentences)))]
+    sets: Sequence[Texts] = list(map(ContextTexts(sentences.index, types).of, range(len(sentences))))
     if drop:
-        sets = scoring.dropped(sets, drop)
+        sets = dropped(sets, drop)
     contexts = encoded_sets(model, subject.source, sets, sentences.index.corpus)
     missing = np.array([[text is None for text in texts] for texts in sets]).mean(axis=0)
     about |= {
@@ -160,7 +296,7 @@ def _contexts(
     return sets, contexts.on(model), {"contexts": about}
 
 
-def _documents(corpus: Corpus, sentences: scoring.Sentences, nats_N: np.ndarray) -> pa.Table:
+def _documents(corpus: Corpus, sentences: Sentences, nats_N: np.ndarray) -> pa.Table:
     counts = np.bincount(sentences.articles, minlength=sentences.documents)
     targets = sentences.article_sums(np.ones(len(nats_N))).astype(np.int64)
     table = documents_table(corpus, Scores(targets, nats_N, sentences.positions(), 0))
@@ -176,7 +312,7 @@ def _without_ends(documents: pa.Table) -> dict[str, Any]:
     return {"loss_without_ends": loss.to_dict(), "perplexity_without_ends": loss.map(exponential).to_dict()}
 
 
-def _difference(sentences: scoring.Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
+def _difference(sentences: Sentences, own_N: np.ndarray, alone_N: np.ndarray) -> dict[str, Any]:
     """The sentence encoder's own loss on the same targets, and the difference to it, paired by article."""
     own, alone = sentences.article_sums(own_N), sentences.article_sums(alone_N)
     targets = sentences.article_sums(np.ones(len(own_N)))

@@ -124,33 +124,10 @@ class Entropy(Measure):
         return self.model_copy(update={"contexts": contexts, "bos": start})
 
     def run(self, subject: Subject, corpus: "Corpus | None", work: Work) -> Outcome:
-        from contextwise.evaluation.scoring.truncated import choose_targets
-        from contextwise_papers.intrinsic_entropy.entropy.running import (
-            entropy_files,
-            hidden_by_rounding,
-            mean_nats,
-            measure_contexts,
-            notes,
-        )
+        from contextwise_papers.intrinsic_entropy.entropy.running import measure_entropy
 
         assert corpus is not None
-        targets = choose_targets(corpus, self.contexts[-1], self.samples, self.seed)
-        count, kept = len(targets), min(self.density_samples, len(targets))
-        rows = np.sort(np.random.default_rng([self.seed, 1]).choice(count, size=kept, replace=False))
-        states = measure_contexts(subject, corpus, work, targets, rows, self)
-        nats = {str(context): states[context].nats for context in self.contexts}
-        *shorter, longest = nats
-        width = states[self.contexts[0]].kept.shape[1]
-        summary = {
-            "samples": count,
-            "documents": len(np.unique(targets.document)),
-            "width": width,
-            "kept": kept,
-            "losses": {context: mean_nats(nats[context], targets) for context in nats},
-            "differences": {c: mean_nats(nats[c] - nats[longest], targets) for c in shorter},
-            "notes": [*notes(count, self.samples, width), *hidden_by_rounding(states)],
-        }
-        return Outcome(summary, entropy_files(targets, states))
+        return measure_entropy(self, subject, corpus, work)
 
     @classmethod
     def table(cls, summary: dict[str, Any]) -> RenderableType:

@@ -17,8 +17,8 @@ from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.intervals import ratios
 from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, truncated_passes
+from contextwise.evaluation.kernel import Outcome, Subject, Work
+from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, choose_targets, truncated_passes
 
 LEAST_PER_CHANNEL = 0.25
 ULPS = 2.0
@@ -64,15 +64,20 @@ class ContextState:
 
     The arrays have their full size from the start: a small block for each batch would be allocated in memory that the batch's
     logits have freed, and the process would grow by the logits of a batch with each of them. ``kept_rows`` are ascending.
+    ``saved`` are the :meth:`tensors` to continue from.
     """
 
-    def __init__(self, context: int, samples: int, kept_rows: np.ndarray) -> None:
+    def __init__(
+        self, context: int, samples: int, kept_rows: np.ndarray, saved: dict[str, torch.Tensor] | None = None
+    ) -> None:
         self.context, self.kept_rows = context, kept_rows
-        self.done = 0
-        self.nats = np.zeros(samples, np.float32)
-        self.kept = torch.empty(len(kept_rows), 0)
-        self.running = RunningCovariance()
-        self.eigenvalues: np.ndarray | None = None
+        known = {"done": torch.tensor(0), "nats": torch.zeros(samples), "kept": torch.empty(len(kept_rows), 0)}
+        if saved is not None and known.keys() <= saved.keys():
+            known = dict(saved)
+        self.done, self.nats, self.kept = int(known.pop("done")), known.pop("nats").numpy(), known.pop("kept")
+        finished = known.pop("eigenvalues", None)
+        self.eigenvalues: np.ndarray | None = None if finished is None else finished.numpy()
+        self.running = RunningCovariance(known)
 
     def add(self, batch: TruncatedBatch) -> None:
         """Add the next batch."""
@@ -101,24 +106,10 @@ class ContextState:
         return varies
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The finished part, from which :meth:`load` continues."""
-        kept = self.kept[: np.searchsorted(self.kept_rows, self.done)]
-        state = {"nats": torch.from_numpy(self.nats[: self.done]), "kept": kept}
-        return state | (
-            {"eigenvalues": torch.from_numpy(self.eigenvalues)} if self.eigenvalues is not None else self.running.sums
-        )
-
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue from :meth:`tensors`; a KeyError leaves the state as it was."""
-        nats, kept = state["nats"], state["kept"]
-        if "eigenvalues" in state:
-            self.eigenvalues = state["eigenvalues"].numpy()
-        else:
-            self.running = RunningCovariance({name: state[name] for name in ("count", "origin", "sum", "products")})
-        self.done = len(nats)
-        self.nats[: self.done] = nats.numpy()
-        self.kept = torch.empty(len(self.kept_rows), kept.shape[1], dtype=kept.dtype)
-        self.kept[: len(kept)] = kept
+        """The whole state, as it is kept on disk."""
+        finished = {} if self.eigenvalues is None else {"eigenvalues": torch.from_numpy(self.eigenvalues)}
+        state = {"done": torch.tensor(self.done), "nats": torch.from_numpy(self.nats), "kept": self.kept}
+        return state | finished | self.running.sums
 
 
 def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str, Any]:
@@ -142,6 +133,27 @@ def entropy_files(targets: Targets, states: dict[int, ContextState]) -> dict[str
     return {"losses": pa.table(losses), "spectra": pa.table(eigenvalues), "features.safetensors": save(features)}
 
 
+def measure_entropy(settings: Any, subject: Subject, corpus: Corpus, work: Work) -> Outcome:
+    """The summary and the files of a measurement with the settings of :class:`.Entropy`."""
+    targets = choose_targets(corpus, settings.contexts[-1], settings.samples, settings.seed)
+    count, kept = len(targets), min(settings.density_samples, len(targets))
+    rows = np.sort(np.random.default_rng([settings.seed, 1]).choice(count, size=kept, replace=False))
+    states = measure_contexts(subject, corpus, work, targets, rows, settings)
+    nats = {str(context): state.nats for context, state in states.items()}
+    *shorter, longest = nats
+    width = states[settings.contexts[0]].kept.shape[1]
+    summary = {
+        "samples": count,
+        "documents": len(np.unique(targets.document)),
+        "width": width,
+        "kept": kept,
+        "losses": {context: mean_nats(nats[context], targets) for context in nats},
+        "differences": {c: mean_nats(nats[c] - nats[longest], targets) for c in shorter},
+        "notes": [*notes(count, settings.samples, width), *hidden_by_rounding(states)],
+    }
+    return Outcome(summary, entropy_files(targets, states))
+
+
 def measure_contexts(
     subject: Subject, corpus: Corpus, work: Work, targets: Targets, kept: np.ndarray, settings: Any
 ) -> dict[int, ContextState]:
@@ -150,12 +162,11 @@ def measure_contexts(
     ``kept``: (K,) numbers of the targets whose features are kept, ascending.
     """
     model, contexts, layer = subject.model, settings.contexts, settings.layer
-    states = {context: ContextState(context, len(targets), kept) for context in contexts}
+    states = {
+        context: ContextState(context, len(targets), kept, work.load(f"context-{context}", torch=True))
+        for context in contexts
+    }
     total = len(targets) * len(states)
-    for context, state in states.items():
-        if (finished := work.load(f"context-{context}", torch=True)) is not None:
-            with contextlib.suppress(KeyError):  # a damaged file
-                state.load(finished)
     done = {context: state.done for context, state in states.items()}
     if sum(done.values()):
         say(f"resuming: {sum(done.values()):,} of {total:,} predictions are done")
