@@ -297,6 +297,15 @@ class Subject:
         embeddings: Any = self.model.get_input_embeddings()
         return tokenizer_hash_beside(self.origin, int(embeddings.weight.shape[0])) if self.origin else None
 
+    @property
+    def prompt_hash(self) -> str | None:
+        """Hash of the tokenizer that a loaded model reads prompts with; None if it has none that can be loaded."""
+        from contextwise.models.tokenizers import prompt_hash
+
+        with contextlib.suppress(CheckpointError):
+            return prompt_hash(self.tokenizer)
+        return None
+
     def trained_on(self, fingerprint: str) -> bool:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""
         if self.run is None or not self.run.finished:
@@ -348,7 +357,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     tokenizer = load_tokenizer(folder)
     if start := tokenizer.start:  # documents begin as the model's texts do
         tokenizer = load_tokenizer(folder, start)
-    added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
+    added = [[token, repr(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(model), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
     name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or place.parent.name or "texts"

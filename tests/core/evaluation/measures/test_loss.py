@@ -3,7 +3,9 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -272,9 +274,16 @@ def test_a_loaded_model_that_reads_with_another_tokenizer_is_another_question(mo
     monkeypatch.chdir(tmp_path)
     paths = [measure(load_model(model), Bare()).path for _ in range(2)]
     other = byte_tokenizer().tokenizer
-    other.backend_tokenizer.normalizer = Lowercase()
-    other.save_pretrained(model)
-    assert paths[0] == paths[1] != measure(load_model(model), Bare()).path
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(other.backend_tokenizer, "normalizer", Lowercase()),
+        lambda: other.add_tokens(["the"]),
+        lambda: setattr(other, "chat_template", "{{ messages }}"),
+    ]
+    for change in changes:
+        change()
+        other.save_pretrained(model)
+        paths.append(measure(load_model(model), Bare()).path)
+    assert paths[0] == paths[1] and len(set(paths)) == 4
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):
