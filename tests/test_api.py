@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 import math
+import os
 import pickle
 import re
 import shutil
@@ -24,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import contextwise
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.estimates import Estimate
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
 from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
@@ -74,6 +76,22 @@ def test_a_result_is_one_line_in_a_console(results, name):
     line = repr(results[name])
     assert "\n" not in line and len(line) <= 160 and line.startswith(type(results[name]).__name__)
     assert re.search(r"loss \d\.\d{4} |[+−]\d\.\d{4} \[|\d\.\d\d nats", line), line
+
+
+def test_what_a_relative_path_opened_stays_when_the_process_goes_elsewhere(
+    results, corpus_folder, tmp_path, monkeypatch
+):
+    curve = results["curve"]
+    monkeypatch.chdir(results["run"].path.parent)
+    run, corpus = RunFolder(results["run"].path.name), Corpus.open(os.path.relpath(corpus_folder))
+    result, loaded = type(curve).open(os.path.relpath(curve.path)), contextwise.load(run.path)
+    before = run.metrics()
+    monkeypatch.chdir(tmp_path)
+    assert len(before) and run.metrics() == before and run.environment() and run.answer == results["run"].answer
+    assert result.documents == curve.documents
+    corpus.verify()
+    assert corpus.tokenizer().get_vocab() == Subject(loaded).tokenizer.get_vocab()
+    assert (str(run.path), Subject(loaded).digest) == ("s0", Subject(contextwise.load(results["run"])).digest)
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
