@@ -70,7 +70,7 @@ def test_unfinished_work_beside_its_result_is_removed(corpus, model, tmp_path):
 def test_an_evaluation_holds_what_an_independent_computation_gives(corpus, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evaluation = evaluate_model(model, corpus, context=64, stride=64)
-    *folder, name = evaluation.path.parts
+    *folder, name = evaluation.path.relative_to(tmp_path).parts
     assert folder == ["evaluation", "small"] and name.startswith("evaluate-texts-validation-")
     summary = json.loads((evaluation.path / "summary.json").read_text())
     assert summary == Evaluation.open(evaluation.path).summary
