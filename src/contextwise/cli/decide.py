@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from contextwise.base.config import with_options
 from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
 from contextwise.base.files import expanded
@@ -90,7 +91,7 @@ def trial(
     values = {name: options[name] for name in names if options[name] is not None}
     values |= {} if tokens is None else {"tokens": tokens.split(",")}
     values |= {"arms": arms} if file is None else {}
-    overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
+    overrides = with_options(settings, {"executor.jobs": jobs})
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
     Corpus.open(loaded.corpus)
     from contextwise.experiments.trial import Trial
