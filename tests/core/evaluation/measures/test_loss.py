@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.normalizers import Lowercase
 
+from command_line import words_of
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import write_sealed_json
 from contextwise.base.progress import interruption
@@ -26,6 +27,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, measure, results_of
 from contextwise.evaluation.measures.loss import Evaluation, Loss
+from contextwise.evaluation.scoring.scores import totals
 from contextwise.models.loading import load_model
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
@@ -297,6 +299,15 @@ def test_contextlm_and_a_wider_vocabulary_work(corpus, tmp_path, model_of):
     model_of("contextlm", vocab_size=corpus.vocab_size + 7).save_pretrained(tmp_path / "m")
     summary = evaluate_model(tmp_path / "m", corpus, limit=2, out=tmp_path / "e").summary
     assert summary["settings"]["context"] == 12 and summary["loss"]["value"] > 0
+
+
+@pytest.mark.parametrize(("losses", "below"), [((0.1, 4.0), True), ((4.0, 4.01), False)])
+def test_an_interval_that_reaches_below_zero_is_explained(corpus, model, tmp_path, losses, below):
+    result = evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
+    nats = result.documents["tokens"].to_numpy() * losses
+    documents = result.documents.set_column(result.documents.column_names.index("nats"), "nats", [nats])
+    summary = result.summary | totals(documents)
+    assert (summary["loss"]["low"] < 0) is below is ("No loss is below zero" in words_of(Loss.table(summary)))
 
 
 def test_bfloat16_is_taken_when_asked_for(corpus, model, tmp_path):
