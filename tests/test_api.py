@@ -20,6 +20,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
+from accelerate import dispatch_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import contextwise
@@ -315,6 +316,11 @@ def test_a_loaded_model_keeps_its_own_form(corpus_folder, tmp_path):
         contextwise.evaluate(model, corpus_folder, dtype="bfloat16")
     with pytest.raises(ConfigError, match="device is 'cuda', but the model is given loaded, with cpu"):
         contextwise.curve(model, corpus_folder, device="cuda")
+    offloaded = dispatch_model(
+        small_gpt2(), {"transformer": "disk", "lm_head": "cpu"}, "cpu", offload_dir=tmp_path / "w"
+    )
+    with pytest.raises(ConfigError, match="or weights that accelerate keeps elsewhere; load it whole onto one device"):
+        contextwise.evaluate(offloaded, corpus_folder)
     with pytest.raises(ConfigError, match="a Subject has its own dtype"):
         measure(Subject(model), Loss(), Corpus.open(corpus_folder), dtype="float16")
     with pytest.raises(ConfigError, match="tokenizer is given, but .* has its own"):

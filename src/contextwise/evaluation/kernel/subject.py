@@ -91,8 +91,11 @@ class Subject:
 
     def _refuse_other_form(self) -> None:
         """Raise a ConfigError if a loaded model has another data type or device than asked for."""
-        if self.model.device.type == "meta":
-            raise ConfigError("the model has shapes, but no values (its device is meta); load its weights")
+        if any(parameter.is_meta for parameter in self.model.parameters()):
+            raise ConfigError(
+                "the model has shapes without values (on the device meta), or weights that accelerate keeps elsewhere; load it "
+                "whole onto one device, as from_pretrained does without device_map"
+            )
         for name, asked in (("dtype", self._dtype), ("device", self._device)):
             held = "" if asked == "auto" else str(getattr(self.model, name)).removeprefix("torch.")
             if asked not in ("auto", held, held.partition(":")[0]):
