@@ -76,7 +76,7 @@ def main() -> None:
                 results.append({"law": law, "targets": targets, "documents": documents, **shares})
     columns = [Column("curve"), Column("targets"), Column("documents", "integer")]
     columns += [Column(name, "percent", ".1%") for name in ("t", "resamples", "bounded")]
-    columns += [Column(name, "number", ".0f") for name in ("value", "unfitted")]
+    columns += [Column(name, "estimate", ".0f") for name in ("value", "unfitted")]
     console.print(
         terminal(Table("Intervals that hold the effective context:", columns, [[*row.values()] for row in results]))
     )

@@ -71,7 +71,10 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
             "corpus is given twice, as 'a' and as --set corpus=b; give one of them",
         ),
         ("trial gpt2 pm --corpus a --seeds 3 --set seeds=4", "seeds is given twice, as 3 and as --set seeds=4"),
-        ("trial gpt2 pm --corpus a --jobs 3 --set executor.jobs=2", "executor.jobs is given twice, as 3 and as"),
+        (
+            "trial gpt2 pm --corpus a --jobs 3 --set executor.jobs=2",
+            "jobs is given twice, as 3 and as --set executor.jobs=2",
+        ),
     ],
 )
 def test_an_option_and_its_setting_with_another_value_are_refused(workplace, contextwise, command, message):
