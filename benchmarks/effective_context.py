@@ -39,22 +39,29 @@ def drawn(draw: np.random.Generator, law: np.ndarray, documents: int, noise: flo
     return (own + draw.normal(0, noise, sizes.shape) / np.sqrt(sizes)) * sizes, np.array(sizes)
 
 
-def coverage(law: np.ndarray, documents: int, noise: float, curves: int, seed: int) -> dict[str, float]:
-    """Shares of the intervals, and of the percentiles of resamples, that hold the law's effective context."""
+def coverage(law: np.ndarray, documents: int, noise: float, curves: int, seed: int) -> dict[str, float | None]:
+    """Shares of the intervals, and of the percentiles of resamples, that hold the law's effective context, and median values.
+
+    ``value`` is that of the measure, ``unfitted`` that of the measured gains; None beyond the longest context.
+    """
     draw, doublings = np.random.default_rng(seed), Doublings(CENTRE)
     truth = doublings.effective(doublings.gains(law[None]), WORTH)[0]
-    held, resampled, known = 0, 0, 0
+    held, resampled, known, values = 0, 0, 0, []
     for _ in range(curves):
         nats, sizes = drawn(draw, law, documents, noise)
         losses, left_out = nats.sum(0) / sizes.sum(0), leave_one_out(nats, sizes)
         found = effective_context(CENTRE, losses, left_out, sizes, WORTH)
-        low, high = (math.inf if found[name] is None else found[name] for name in ("low", "high"))
+        low, value, high = (math.inf if found[name] is None else found[name] for name in ("low", "value", "high"))
+        values.append((value, doublings.effective(doublings.gains(losses[None]), WORTH)[0]))
         held += low <= truth <= high
         known += math.isfinite(high) or low > CENTRE[0]
         contexts = doublings.effective(doublings.gains(resampled_ratios(nats, sizes)), WORTH)
         limits = bootstrap_estimate(truth, contexts, documents, "nearest", effective_freedom(sizes[:, 0])).limits
         resampled += limits[0] <= truth <= limits[1]
-    return {"t": float(held / curves), "resamples": float(resampled / curves), "bounded": float(known / curves)}
+    shares = {"t": float(held / curves), "resamples": float(resampled / curves), "bounded": float(known / curves)}
+    medians = np.quantile(values, 0.5, axis=0, method="nearest").tolist()
+    found_medians = [median if math.isfinite(median) else None for median in medians]
+    return shares | dict(zip(("value", "unfitted"), found_medians, strict=True))
 
 
 def main() -> None:
@@ -69,6 +76,7 @@ def main() -> None:
                 results.append({"law": law, "targets": targets, "documents": documents, **shares})
     columns = [Column("curve"), Column("targets"), Column("documents", "integer")]
     columns += [Column(name, "percent", ".1%") for name in ("t", "resamples", "bounded")]
+    columns += [Column(name, "estimate", ".0f") for name in ("value", "unfitted")]
     console.print(
         terminal(Table("Intervals that hold the effective context:", columns, [[*row.values()] for row in results]))
     )

@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 import math
+import os
 import pickle
 import re
 import shutil
@@ -19,11 +20,13 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
+from accelerate import dispatch_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import contextwise
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
 from contextwise.base.estimates import Estimate
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Column, Table
 from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
@@ -74,6 +77,22 @@ def test_a_result_is_one_line_in_a_console(results, name):
     line = repr(results[name])
     assert "\n" not in line and len(line) <= 160 and line.startswith(type(results[name]).__name__)
     assert re.search(r"loss \d\.\d{4} |[+−]\d\.\d{4} \[|\d\.\d\d nats", line), line
+
+
+def test_what_a_relative_path_opened_stays_when_the_process_goes_elsewhere(
+    results, corpus_folder, tmp_path, monkeypatch
+):
+    curve = results["curve"]
+    monkeypatch.chdir(results["run"].path.parent)
+    run, corpus = RunFolder(results["run"].path.name), Corpus.open(os.path.relpath(corpus_folder))
+    result, loaded = type(curve).open(os.path.relpath(curve.path)), contextwise.load(run.path)
+    before = run.metrics()
+    monkeypatch.chdir(tmp_path)
+    assert len(before) and run.metrics() == before and run.environment() and run.answer == results["run"].answer
+    assert result.documents == curve.documents
+    corpus.verify()
+    assert corpus.tokenizer().get_vocab() == Subject(loaded).tokenizer.get_vocab()
+    assert (str(run.path), Subject(loaded).digest) == ("s0", Subject(contextwise.load(results["run"])).digest)
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])
@@ -297,6 +316,11 @@ def test_a_loaded_model_keeps_its_own_form(corpus_folder, tmp_path):
         contextwise.evaluate(model, corpus_folder, dtype="bfloat16")
     with pytest.raises(ConfigError, match="device is 'cuda', but the model is given loaded, with cpu"):
         contextwise.curve(model, corpus_folder, device="cuda")
+    offloaded = dispatch_model(
+        small_gpt2(), {"transformer": "disk", "lm_head": "cpu"}, "cpu", offload_dir=tmp_path / "w"
+    )
+    with pytest.raises(ConfigError, match="or weights that accelerate keeps elsewhere; load it whole onto one device"):
+        contextwise.evaluate(offloaded, corpus_folder)
     with pytest.raises(ConfigError, match="a Subject has its own dtype"):
         measure(Subject(model), Loss(), Corpus.open(corpus_folder), dtype="float16")
     with pytest.raises(ConfigError, match="tokenizer is given, but .* has its own"):

@@ -156,7 +156,7 @@ def test_arguments_of_other_types_are_refused(corpus_folder: Path, tmp_path: Pat
         "5 is an unknown key": lambda: contextwise.train(recipe_values(corpus_folder, out), {5: 6}),  # type: ignore[dict-item]
         "model is None": lambda: contextwise.evaluate(None, corpus_folder),  # type: ignore[arg-type]
         "model is Linear": lambda: contextwise.evaluate(torch.nn.Linear(1, 1), corpus_folder),  # type: ignore[arg-type]
-        "its device is meta": lambda: contextwise.evaluate(model.to("meta"), corpus_folder),
+        "on the device meta": lambda: contextwise.evaluate(model.to("meta"), corpus_folder),
         "corpus is .'a text'": lambda: contextwise.evaluate(small_gpt2(), ["a text"]),  # type: ignore[arg-type]
         "batch_tokens is 'x'": lambda: contextwise.evaluate(small_gpt2(), corpus_folder, batch_tokens="x"),
         "models is '5'": lambda: contextwise.compare(5),  # type: ignore[arg-type]

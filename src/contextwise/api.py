@@ -368,10 +368,10 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
         why = "but must be a data type of torch, or its name, such as bfloat16"
         raise ConfigError(Problem(why, "dtype", dtype))
 
+    path = model.path if isinstance(model, RunFolder) else expanded(model)
+    source = path.absolute() if path.exists() else path  # where its tokenizer is, wherever the process goes
     with output(verbose=False):
-        return load_generating_model(
-            model.path if isinstance(model, RunFolder) else expanded(model), dtype=dtype, device=device
-        )
+        return load_generating_model(source, dtype=dtype, device=device)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 from typer import Argument, Option
 
+from contextwise.base.config import with_options
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import MANIFEST
 from contextwise.base.progress import say
@@ -64,8 +65,7 @@ def reproduce(
     if item is None:
         raise ConfigError("no item is given; give DOCUMENT/ITEM (--list shows all)")
     name, read = find_item(item, items)
-    executor = [f"executor.jobs={jobs}"] if jobs is not None else []
-    measure = measure_at(read, scale, [*(set_ or []), *executor])
+    measure = measure_at(read, scale, with_options(set_, {"executor.jobs": jobs}))
     folder = out or RUNS / name.split("/")[0] / scale
     if dry_run:
         _show_plan(read, scale, measure, folder, as_json)

@@ -1,6 +1,5 @@
 """Choose model size, training context, tokens and learning rates of a training run."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import RenderableType
 from typer import Argument, Option
 
-from contextwise.base.config import read_yaml
+from contextwise.base.config import read_yaml, with_options
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import as_json as json_values
 from contextwise.base.estimates import count, counted, duration
@@ -67,8 +66,8 @@ def sweep(
         _list_runs(Sweep.open(status or ""), as_json)
         return
     given = {"kind": executor, "jobs": jobs, "address": address}
-    options = [f"executor.{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
-    sweep_settings = load_sweep(recipe, [*(settings or []), *options], out)
+    options = {f"executor.{name}": value for name, value in given.items()}
+    sweep_settings = load_sweep(recipe, with_options(settings, options), out)
     if not dry_run:
         print(run_sweep(sweep_settings).path)
         return
@@ -147,8 +146,7 @@ def transfer(
     }
     from contextwise_plan.transfer import load_transfer, planned_runs, run_transfer, transfer_table
 
-    overrides = [*(settings or []), *([] if corpus is None else [f"data.corpus={json.dumps(corpus)}"])]
-    loaded = load_transfer(values, overrides)
+    loaded = load_transfer(values, with_options(settings, {"data.corpus": corpus}))
     if dry_run:
         _list_runs(planned_runs(loaded), as_json)
         return

@@ -142,6 +142,7 @@ def test_runs_trained_two_at_a_time_give_the_same_figures(contextwise, workplace
     status, _, errors = contextwise(f"{command} --out beside --jobs 2")
     assert status == 0 and "all 2 runs are finished" in errors
     contextwise.refused(f"{command} --jobs 0", "--jobs is 0")
+    contextwise.refused(f"{command} --jobs 2 --set executor.jobs=1", "jobs is given twice, as 2 and as")
 
 
 @pytest.mark.slow

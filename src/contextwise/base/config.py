@@ -1,6 +1,7 @@
 """Settings: validate YAML or dictionaries as pydantic models, and report all problems in one message."""
 
 import copy
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -214,6 +215,20 @@ def settings_of(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str,
         )
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(_setting, overrides)
     return [(str(key).strip(), value) for key, value in pairs]
+
+
+def with_options(overrides: Sequence[str] | None, options: Mapping[str, Any]) -> list[str]:
+    """Overrides and the options that stand for settings: dotted key -> value, None if it is not given."""
+    given = {key: value for key, value in options.items() if value is not None}
+    check_once(overrides, given)
+    return [*(overrides or []), *(f"{key}={json.dumps(value)}" for key, value in given.items())]
+
+
+def check_once(overrides: Sequence[str] | Mapping[str, Any] | None, options: Mapping[str, Any]) -> None:
+    """Raise a ConfigError if an override gives another value to one of ``options``, dotted key -> value."""
+    for key, value in settings_of(overrides or []):
+        if key in options and options[key] != value:
+            raise ConfigError(f"{key} is given twice, as {options[key]!r} and as --set {key}={value}; give one of them")
 
 
 def with_output(

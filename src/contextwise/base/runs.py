@@ -98,17 +98,18 @@ class RecipeOfRun(BaseModel):
 class RunFolder(Viewed):
     """The folder of a run. The constructor reads and writes nothing."""
 
-    recipe_file = property(lambda self: self.path / "recipe.yaml")
-    environment_file = property(lambda self: self.path / "environment.json")
-    metrics_file = property(lambda self: self.path / "metrics.jsonl")
-    summary_file = property(lambda self: self.path / "summary.json")
-    divergence_file = property(lambda self: self.path / "diverged.json")
-    checkpoints = property(lambda self: self.path / "checkpoints")
-    model = property(lambda self: self.path / "model")
-    evaluation = property(lambda self: self.path / "evaluation")
+    recipe_file = property(lambda self: self._folder / "recipe.yaml")
+    environment_file = property(lambda self: self._folder / "environment.json")
+    metrics_file = property(lambda self: self._folder / "metrics.jsonl")
+    summary_file = property(lambda self: self._folder / "summary.json")
+    divergence_file = property(lambda self: self._folder / "diverged.json")
+    checkpoints = property(lambda self: self._folder / "checkpoints")
+    model = property(lambda self: self._folder / "model")
+    evaluation = property(lambda self: self._folder / "evaluation")
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._folder = self.path.absolute()  # wherever the process goes
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r}): {self.answer}"
@@ -208,11 +209,10 @@ class RunFolder(Viewed):
         if not self.metrics_file.exists():
             return []
         try:
-            lines = self.metrics_file.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
+            lines = self.metrics_file.read_bytes().split(b"\n")
+        except OSError as error:
             raise CheckpointError(
-                f"the metrics {self.metrics_file} cannot be read: {reason}; restore the file, or remove it"
+                f"the metrics {self.metrics_file} cannot be read: {error.strerror}; restore the file, or remove it"
             ) from None
         rows, damage, lost = list[dict[str, Any]](), "", until is None
         for number, line in enumerate(lines, start=1):
@@ -221,7 +221,7 @@ class RunFolder(Viewed):
                 matching(ROWS.get(str(row.get("kind")), Row) if isinstance(row, dict) else Row, row)
             except ValueError as error:
                 if line and number < len(lines):
-                    why = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+                    why = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeError) else str(error)
                     damage = damage or f"line {number} of {self.metrics_file} is damaged: {why}"
                 continue
             if until is None or row["step"] <= until:

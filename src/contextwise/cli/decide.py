@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
+from contextwise.base.config import with_options
 from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import listed
-from contextwise.base.files import expanded
+from contextwise.base.files import expanded, relative_to_here
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_kinds
@@ -89,7 +90,7 @@ def trial(
     values = {name: options[name] for name in names if options[name] is not None}
     values |= {} if tokens is None else {"tokens": tokens.split(",")}
     values |= {"arms": arms} if file is None else {}
-    overrides = [*(settings or []), *([f"executor.jobs={jobs}"] if jobs is not None else [])]
+    overrides = with_options(settings, {"executor.jobs": jobs})
     loaded = load_trial(file, values, overrides, out)  # before torch is imported
     Corpus.open(loaded.corpus)
     from contextwise.experiments.trial import Trial
@@ -113,12 +114,12 @@ def show_trial(result: "TrialResult", as_json: bool = False, question: str = "")
         show_json(result)
         return
     show(*filter(None, [question]), trial_tables(result))
-    show_line(f"page: {result.path / PAGE}")
+    show_line(relative_to_here(f"page: {result.path / PAGE}"))
     trained = max(len(each.looks) for each in result.comparisons)
     twice, most = max(FEWEST_SEEDS, 2 * trained), max(FEWEST_SEEDS, 4 * trained)
     ranges = [each.seeds_to_decide or (twice,) for each in result.comparisons if each.decision == "undecided"]
     if result.stopped == "seeds" and (wanted := [seeds for each in ranges for seeds in each if seeds]):
-        show_line(f"next: {trial_command(result.path)} --seeds {min(most, max(wanted))}")
+        show_line(relative_to_here(f"next: {trial_command(result.path)} --seeds {min(most, max(wanted))}"))
 
 
 def compare(

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from contextwise.base.config import validate
+from contextwise.base.files import relative_to_here
 from contextwise.base.gguf import gguf_file
 from contextwise.base.progress import say
 from contextwise.cli.common import (
@@ -104,7 +105,7 @@ def show_result(result: Result, as_json: bool) -> None:
         show_json(result.summary)
     else:
         show(measure.table(result.summary))
-        show_line(f"written to {result.path}/")
+        show_line(relative_to_here(f"written to {result.path}/"))
     if not measure.passed(result.summary):
         raise typer.Exit(1)
 

@@ -1,12 +1,12 @@
 """The verb ``contextwise train``."""
 
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from contextwise.base.config import with_options
 from contextwise.base.estimates import count, counted, duration
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
@@ -52,9 +52,7 @@ def train(
     """
     from contextwise.training import load_recipe
 
-    overrides = list(settings or [])
-    for key, value in (("data.corpus", corpus), ("training.device", device)):
-        overrides += [f"{key}={json.dumps(value)}"] * (value is not None)
+    overrides = with_options(settings, {"data.corpus": corpus, "training.device": device})
     loaded = load_recipe(recipe, overrides, out)  # before torch is imported, which takes seconds
     if dry_run:
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)

@@ -67,6 +67,13 @@ def hash_of(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     return None if backend is None else _hash_of_settings(backend.to_str().encode())
 
 
+def prompt_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """Hash of what determines the ids of a prompt: :func:`hash_of`, and the added tokens, which a corpus need not have."""
+    added = {number: repr(token) for number, token in tokenizer.added_tokens_decoder.items()}
+    about = {"special": tokenizer.special_tokens_map, "chat": tokenizer.chat_template}
+    return content_key(text=hash_of(tokenizer), added=added, **about)
+
+
 def _local_file(source: str, file: str) -> Path | None:
     """A file of a model (run, folder or Hub name) on this machine, which need not exist; None if the Hub has to be asked."""
     folder = Path(model_folder(source))

@@ -71,7 +71,9 @@ def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "origin
     }
     why = "" if norms else "but this model has no stock backbone, whose last norm would take the factor of the logits"
     if any(weight.dim() > 2 for weight in matrices_of(model)):
-        why = "but the matrices of this model's experts are stacked in one parameter, for which there is no factor"
+        why = (
+            "but a parameter of this model stacks several matrices, such as those of experts: there is no factor for it"
+        )
     if why:
         raise ConfigError(Problem(why, "training.parametrization", "mup", "set it to standard"))
     width = max(parameter.shape[0] / shapes[name][0] for name, parameter in norms.items())

@@ -335,7 +335,7 @@ def load_recipe(
         path = recipe_path(recipe)
         values, name, where = read_yaml(path), path.stem, f"the recipe {recipe}"
         run = RunFolder(path.parent)
-        folder = run.path if path == run.recipe_file and run.environment_file.is_file() else None
+        folder = run.path if path.name == run.recipe_file.name and run.environment_file.is_file() else None
     elif not isinstance(recipe, Recipe | Mapping):
         raise ConfigError(Problem("but must be a recipe's path or name, or its settings", "recipe", recipe))
     else:

@@ -2,6 +2,7 @@
 
 import sys
 
+from contextwise.base.files import relative_to_here
 from contextwise.base.progress import say
 from contextwise.cli.common import show_line, show_values
 from contextwise.cli.measures import verb
@@ -17,7 +18,7 @@ def show_analysis(result: EntropyResult, as_json: bool) -> None:
     show_values(analysis, as_json, terminal_report(analysis))
     page = result.path / "entropy.html"
     write_entropy_page(analysis, page, ["contextwise", *sys.argv[1:]])
-    (say if as_json else show_line)(f"measurement: {result.path}\npage: {page}")
+    (say if as_json else show_line)(relative_to_here(f"measurement: {result.path}\npage: {page}"))
 
 
 entropy = verb(Entropy, show_analysis)

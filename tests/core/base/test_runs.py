@@ -71,9 +71,10 @@ def test_metrics_that_cannot_be_read_and_those_of_no_run(tmp_path):
     run = RunFolder(tmp_path)
     assert run.metrics() == []
     unreadable = r"the metrics .*metrics.jsonl cannot be read: .*; restore the file, or remove it"
-    run.metrics_file.write_bytes(bytes(range(256)))
-    with pytest.raises(CheckpointError, match=unreadable):
-        run.metrics()
+    run.append_metrics(row("train", 1))
+    with run.metrics_file.open("ab") as file:
+        file.write(b"\0\xff\xfe")  # which a power cut left in place of the last line
+    assert [each["step"] for each in run.metrics()] == [1]
     run.metrics_file.unlink()
     run.metrics_file.mkdir()
     with pytest.raises(CheckpointError, match=unreadable):
@@ -84,6 +85,7 @@ def test_metrics_that_cannot_be_read_and_those_of_no_run(tmp_path):
     ("line", "why"),
     [
         ('{"step":', "it is not JSON"),
+        ("\0\0\xff\xfe", "it is not JSON"),
         ("3", "it is 3, but must be a mapping"),
         ("[" * 10_000, "it is nested too deeply"),
         ('{"step": "1"}', "it has no kind"),
@@ -97,7 +99,7 @@ def test_metrics_that_cannot_be_read_and_those_of_no_run(tmp_path):
 def test_a_damaged_line_is_an_error_unless_its_steps_are_repeated(tmp_path, line, why):
     run = RunFolder(tmp_path)
     rows = [json.dumps(row("train", step)) for step in (1, 3)]
-    run.metrics_file.write_text("\n".join([rows[0], line, rows[1]]))
+    run.metrics_file.write_bytes("\n".join([rows[0], line, rows[1]]).encode("latin-1"))
     for read in (run.metrics, lambda: run.rewind_metrics(3)):
         with pytest.raises(
             CheckpointError, match=f"line 2 of .*metrics.jsonl is damaged: {why}.*; restore the file, or remove"

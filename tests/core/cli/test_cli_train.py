@@ -55,6 +55,32 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     assert status == 0 and "written to my run/evaluation/curve-corpus-validation" in output
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (
+            "train recipe.yaml --corpus a --set data.corpus=b",
+            "data.corpus is given twice, as 'a' and as --set data.corpus=b;",
+        ),
+        (
+            "train recipe.yaml --device cpu --set training.device=cuda",
+            "training.device is given twice, as 'cpu' and as",
+        ),
+        (
+            "trial gpt2 pm --corpus a --set corpus=b",
+            "corpus is given twice, as 'a' and as --set corpus=b; give one of them",
+        ),
+        ("trial gpt2 pm --corpus a --seeds 3 --set seeds=4", "seeds is given twice, as 3 and as --set seeds=4"),
+        (
+            "trial gpt2 pm --corpus a --jobs 3 --set executor.jobs=2",
+            "jobs is given twice, as 3 and as --set executor.jobs=2",
+        ),
+    ],
+)
+def test_an_option_and_its_setting_with_another_value_are_refused(workplace, contextwise, command, message):
+    contextwise.refused(command, message)
+
+
 def test_the_corpus_and_the_device_have_options_of_their_own(workplace, contextwise):
     prepare_corpus(workplace / "texts.jsonl", "bytes", workplace / "other: corpus", validation=0.2)
     assert contextwise("train recipe.yaml --corpus 'other: corpus' --device cpu --out chosen")[0] == 0
@@ -63,7 +89,6 @@ def test_the_corpus_and_the_device_have_options_of_their_own(workplace, contextw
     # The device is no part of the run's identity.
     again = contextwise("train recipe.yaml --corpus 'other: corpus' --set 'data.corpus=\"other: corpus\"' --out chosen")
     assert again[:2] == (0, "chosen\n")
-    contextwise.refused("train recipe.yaml --corpus a --set data.corpus=b --out c", "there is no corpus at a;")
     contextwise.refused("train recipe.yaml --device gpu --out c", "training.device is 'gpu', but")
     if not torch.cuda.is_available():
         contextwise.refused(

@@ -713,8 +713,10 @@ def test_the_trials_that_ship_fit_a_corpus(file, corpus_folder, tmp_path):
             assert trial.arms.recipes[length.arm].training.optimizer == "muon"
 
 
-def test_a_notebook_shows_a_trial(finished, tmp_path):
-    result = contextwise.trial(finished / "trial.yaml")
+def test_a_notebook_shows_a_trial(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(finished.parent)
+    result = contextwise.trial(f"{finished.name}/trial.yaml")
+    monkeypatch.chdir(tmp_path)
     assert result.path == finished and result.stopped == "decided"
     assert "alike and gpt2 are equivalent" in result._repr_html_()
     assert all(f"{each.arm} " in str(result) for each in result.comparisons) and "\n" in str(result)

@@ -286,9 +286,9 @@ def test_every_router_is_scaled_and_decays_as_a_linear_layer(optimizer):
 def test_experts_and_models_without_a_stock_backbone_are_refused():
     with pytest.raises(ConfigError, match="parametrization is 'mup', but this model has no stock backbone"):
         mup_scales(torch.nn.Linear(64, 64), torch.nn.Linear(16, 16))
-    wide, base = Layers(64), Layers(16)
-    wide.experts = MixtralExperts(MixtralConfig(hidden_size=64, intermediate_size=24, num_local_experts=4))
-    with pytest.raises(
-        ConfigError, match="parametrization is 'mup', but the matrices of this model's experts are stacked"
-    ):
-        mup_scales(wide, base)
+    experts = MixtralExperts(MixtralConfig(hidden_size=64, intermediate_size=24, num_local_experts=4))
+    for stacked in (experts, torch.nn.ParameterList([torch.zeros(3, 50, 64)])):  # or several tables of embeddings
+        wide = Layers(64)
+        wide.stacked = stacked
+        with pytest.raises(ConfigError, match="parametrization is 'mup', but a parameter of this model stacks several"):
+            mup_scales(wide, Layers(16))

@@ -106,7 +106,9 @@ def test_results_are_found_again_for_the_same_lines_only(model, sets, tmp_path, 
     copy = tmp_path / "copy"
     define(copy, "lambada_openai", test=lambada_lines(15))
     first = evaluate(model, sets, None, ("lambada_openai",))
-    assert first.path.parent == Path("evaluation") / "tiny" and first.path.name.startswith("tasks-lambada_openai-")
+    assert first.path.parent == Path.cwd() / "evaluation" / "tiny" and first.path.name.startswith(
+        "tasks-lambada_openai-"
+    )
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path
     define(copy, "arc_easy", test=arc_lines(3))  # of another task
     assert evaluate(model, copy, None, ("lambada_openai",)).path == first.path

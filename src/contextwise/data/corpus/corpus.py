@@ -45,7 +45,7 @@ class Corpus:
 
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
         self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
-        self._store = store
+        self._store, self._folder = store, path.absolute()  # wherever the process goes
         self.limit: int | None = None
         self.lengths, self.dtype = store.lengths, store.dtype
         self._table: Any = store.table
@@ -218,7 +218,7 @@ class Corpus:
             return None
         from transformers import AutoTokenizer
 
-        folder = self.path / "tokenizer"
+        folder = self._folder / "tokenizer"
         try:
             return from_pretrained(AutoTokenizer, folder)
         except Exception as error:  # transformers and tokenizers raise errors of many classes here
@@ -254,12 +254,12 @@ class Corpus:
             DataError: a file is missing or its content has changed; the message names the first such file.
         """
         if self.manifest:
-            read_manifest(self.path)
-            _check_files(self.path, self.split, self.manifest, hashes=True)
+            read_manifest(self._folder)
+            _check_files(self._folder, self.split, self.manifest, hashes=True)
 
     def check_in_place(self) -> None:
         """Raise a DataError if another corpus was prepared at this path since this one was opened."""
-        if self.manifest and read_manifest(self.path)["digest"] != self.manifest["digest"]:
+        if self.manifest and read_manifest(self._folder)["digest"] != self.manifest["digest"]:
             raise DataError(f"the corpus {self.path} was replaced while it was in use; start again")
 
 

@@ -176,7 +176,7 @@ def measure(
     question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
-    read_by = {"tokenizer": subject.tokenizer_hash} if subject.loaded and corpus is None else {}
+    read_by = {"tokenizer": subject.prompt_hash} if subject.loaded and corpus is None else {}
     key = content_key(question=resolved, subject=subject.digest, dtype=number_format, **read_by)
     name = "-".join(filter(None, (settings.name, label, key[:8])))
     path = (home or subject.home) / name if out is None else output_folder(Path(out))

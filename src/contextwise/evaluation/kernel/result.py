@@ -26,6 +26,9 @@ class Result(Viewed):
     path: Path
     summary: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.absolute())  # wherever the process goes
+
     @classmethod
     def open(cls, path: str | Path, measure: str | None = None) -> Self:
         """Open the folder of a result.

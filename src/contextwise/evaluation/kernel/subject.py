@@ -91,8 +91,11 @@ class Subject:
 
     def _refuse_other_form(self) -> None:
         """Raise a ConfigError if a loaded model has another data type or device than asked for."""
-        if self.model.device.type == "meta":
-            raise ConfigError("the model has shapes, but no values (its device is meta); load its weights")
+        if any(parameter.is_meta for parameter in self.model.parameters()):
+            raise ConfigError(
+                "the model has shapes without values (on the device meta), or weights that accelerate keeps elsewhere; load it "
+                "whole onto one device, as from_pretrained does without device_map"
+            )
         for name, asked in (("dtype", self._dtype), ("device", self._device)):
             held = "" if asked == "auto" else str(getattr(self.model, name)).removeprefix("torch.")
             if asked not in ("auto", held, held.partition(":")[0]):
@@ -295,6 +298,15 @@ class Subject:
         embeddings: Any = self.model.get_input_embeddings()
         return tokenizer_hash_beside(self.origin, int(embeddings.weight.shape[0])) if self.origin else None
 
+    @property
+    def prompt_hash(self) -> str | None:
+        """Hash of the tokenizer that a loaded model reads prompts with; None if it has none that can be loaded."""
+        from contextwise.models.tokenizers import prompt_hash
+
+        with contextlib.suppress(CheckpointError):
+            return prompt_hash(self.tokenizer)
+        return None
+
     def trained_on(self, fingerprint: str) -> bool:
         """Whether the model is a finished run that was trained on the documents of this fingerprint."""
         if self.run is None or not self.run.finished:
@@ -346,7 +358,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     tokenizer = load_tokenizer(folder)
     if start := tokenizer.start:  # documents begin as the model's texts do
         tokenizer = load_tokenizer(folder, start)
-    added = [[token, str(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
+    added = [[token, repr(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(model), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
     name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or place.parent.name or "texts"

@@ -134,6 +134,10 @@ def heading(summary: dict[str, Any], further: str = "") -> str:
     if not summary["first_token_scored"]:
         text += " The corpus has no end-of-text token, so the first token of each document is not scored."
     text += further + lost_note(summary)
+    if (summary["loss"]["low"] or 0) < 0:
+        text += (
+            " No loss is below zero: where its interval is, the documents are too few, or one holds most of the text."
+        )
     return text + (f" {ONE_DOCUMENT}." if summary["documents"] == 1 else "")
 
 

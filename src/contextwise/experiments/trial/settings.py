@@ -12,6 +12,7 @@ from contextwise.base.config import (
     Name,
     Settings,
     as_numbers,
+    check_once,
     parse_yaml,
     read_yaml,
     settings_of,
@@ -263,6 +264,7 @@ def load_trial(
     if trial is not None:
         check_trial(trial)
         data, folder = Question.read_file(trial, "trial")
+    check_once(overrides, values)
     data |= values
     if isinstance(data.get("recipe"), str):
         data["recipe"] = _recipe(recipe_path(data["recipe"], folder=folder))

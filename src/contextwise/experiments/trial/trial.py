@@ -358,7 +358,7 @@ class Trial:
                 ),
                 *doubtful_rates(self.chosen_rates, settings.margin),
             ],
-            path=self.path,
+            path=self.path.absolute(),
         )
 
     def _by_arm(self, values: dict[tuple[str, int, int], float], seeds: int) -> dict[str, dict[int, list[float]]]:

@@ -3,7 +3,9 @@
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.normalizers import Lowercase
 
+from command_line import words_of
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
 from contextwise.base.files import write_sealed_json
 from contextwise.base.progress import interruption
@@ -24,6 +27,7 @@ from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, measure, results_of
 from contextwise.evaluation.measures.loss import Evaluation, Loss
+from contextwise.evaluation.scoring.scores import totals
 from contextwise.models.loading import load_model
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
@@ -68,7 +72,7 @@ def test_unfinished_work_beside_its_result_is_removed(corpus, model, tmp_path):
 def test_an_evaluation_holds_what_an_independent_computation_gives(corpus, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evaluation = evaluate_model(model, corpus, context=64, stride=64)
-    *folder, name = evaluation.path.parts
+    *folder, name = evaluation.path.relative_to(tmp_path).parts
     assert folder == ["evaluation", "small"] and name.startswith("evaluate-texts-validation-")
     summary = json.loads((evaluation.path / "summary.json").read_text())
     assert summary == Evaluation.open(evaluation.path).summary
@@ -265,9 +269,16 @@ def test_a_loaded_model_that_reads_with_another_tokenizer_is_another_question(mo
     monkeypatch.chdir(tmp_path)
     paths = [measure(load_model(model), Bare()).path for _ in range(2)]
     other = byte_tokenizer().tokenizer
-    other.backend_tokenizer.normalizer = Lowercase()
-    other.save_pretrained(model)
-    assert paths[0] == paths[1] != measure(load_model(model), Bare()).path
+    changes: list[Callable[[], Any]] = [
+        lambda: setattr(other.backend_tokenizer, "normalizer", Lowercase()),
+        lambda: other.add_tokens(["the"]),
+        lambda: setattr(other, "chat_template", "{{ messages }}"),
+    ]
+    for change in changes:
+        change()
+        other.save_pretrained(model)
+        paths.append(measure(load_model(model), Bare()).path)
+    assert paths[0] == paths[1] and len(set(paths)) == 4
 
 
 def test_a_model_without_a_recipe_is_scored_at_its_positions_up_to_1024(corpus, tmp_path, model_of):
@@ -281,6 +292,15 @@ def test_contextlm_and_a_wider_vocabulary_work(corpus, tmp_path, model_of):
     model_of("contextlm", vocab_size=corpus.vocab_size + 7).save_pretrained(tmp_path / "m")
     summary = evaluate_model(tmp_path / "m", corpus, limit=2, out=tmp_path / "e").summary
     assert summary["settings"]["context"] == 12 and summary["loss"]["value"] > 0
+
+
+@pytest.mark.parametrize(("losses", "below"), [((0.1, 4.0), True), ((4.0, 4.01), False)])
+def test_an_interval_that_reaches_below_zero_is_explained(corpus, model, tmp_path, losses, below):
+    result = evaluate_model(model, corpus, limit=2, out=tmp_path / "e")
+    nats = result.documents["tokens"].to_numpy() * losses
+    documents = result.documents.set_column(result.documents.column_names.index("nats"), "nats", [nats])
+    summary = result.summary | totals(documents)
+    assert (summary["loss"]["low"] < 0) is below is ("No loss is below zero" in words_of(Loss.table(summary)))
 
 
 def test_bfloat16_is_taken_when_asked_for(corpus, model, tmp_path):

@@ -85,7 +85,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 5
+    version = 6
     changes_model = True
     result = CurveResult
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
@@ -52,7 +53,7 @@ def in_workplace(workplace, monkeypatch):
 
 def test_a_run_gets_its_curve_beside_its_evaluations(held_out):
     result = measure("run", Curve(mode="running"), held_out)
-    assert str(result.path).startswith("run/evaluation/curve-corpus-validation-")
+    assert result.path.relative_to(Path.cwd()).match("run/evaluation/curve-corpus-validation-*")
     assert sorted(file.name for file in result.path.iterdir()) == [
         "curve.parquet",
         "documents.parquet",

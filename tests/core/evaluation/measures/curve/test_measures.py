@@ -159,6 +159,19 @@ def test_the_interval_of_the_effective_context_holds_it_on_noisy_and_on_flat_cur
     assert shares["t"] >= 0.9
     if law == "flat behind 8":
         assert shares["resamples"] < 0.6
+        assert 7 < shares["value"] < 25 and shares["unfitted"] > 60  # it is 7.5
+    if law == "falls throughout":
+        assert shares["value"] is None
+
+
+def test_a_late_doubling_that_is_surely_worth_it_counts_whatever_the_fit_says():
+    losses, documents = np.array([3.0, 2, 1.9, 1.9, 1.9, 1.9, 1.9, 1.8]), 10
+    noise = 1e-4 * np.random.default_rng(0).normal(size=(documents, 8))
+    found = effective_context(2.0 ** np.arange(8), losses, losses + noise, np.ones((documents, 8)), 0.05)
+    assert found["value"] is found["low"] is None
+    # Without the last one, doublings from 1, 2, 4 … are worth 1, 0.1 and nothing: 0.05 half way from 2 to 4.
+    found = effective_context(2.0 ** np.arange(7), losses[:7], (losses + noise)[:, :7], np.ones((documents, 7)), 0.05)
+    assert found["low"] <= found["value"] <= found["high"] and found["value"] == pytest.approx(2**1.5, rel=0.02)
 
 
 def test_an_interval_of_the_effective_context_by_hand():

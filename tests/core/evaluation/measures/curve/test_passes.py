@@ -1,6 +1,8 @@
 """The two scoring passes against each position scored alone, against each other, and against themselves when stopped."""
 
+import tracemalloc
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import torch
 
 from contextwise.base.errors import CheckpointError, Interrupted
 from contextwise.evaluation.kernel import Subject, Work
+from contextwise.evaluation.measures.curve import passes
 from contextwise.evaluation.measures.curve.passes import last_tenth, running_pass, truncated_pass, whole_windows
 from contextwise.evaluation.scoring import windows as scoring
 from contextwise.evaluation.scoring.truncated import Targets
@@ -168,6 +171,20 @@ def test_only_whole_windows_of_long_enough_documents_count(corpus_of):
 )
 def test_last_tenth_of_the_training_context(context, trained, ends):
     assert last_tenth(context, trained) == ends
+
+
+def test_the_sums_of_a_running_curve_take_little_memory_beside_its_losses(work, monkeypatch):
+    lengths = np.array([2_000_000, 500_000])
+    nats = np.random.default_rng(0).exponential(3, 100 * 25_000).astype(np.float32)
+    monkeypatch.setattr(passes, "score_windows", lambda *_, **__: nats)
+    tracemalloc.start()
+    sums = run(None, SimpleNamespace(lengths=lengths, end_of_text=0), work, context=100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < nats.nbytes / 2
+    exact = nats.reshape(-1, 100).astype(np.float64)
+    np.testing.assert_array_equal(sums.loss, exact.mean(0))
+    np.testing.assert_allclose(sums.bin_nats.sum(1), [exact[:20_000].sum(), exact[20_000:].sum()])
 
 
 def test_a_loss_that_is_not_finite(models, corpus_of, work, monkeypatch):
