@@ -10,11 +10,11 @@ from contextwise.base.estimates import Estimate, count
 from contextwise.base.tables import Cell, Column, Table
 from contextwise.comparison.decided import READINGS, Comparison
 from contextwise.comparison.sequential import FEWEST_SEEDS
-from contextwise.decisions import Decision
 from contextwise.reports import page
 from contextwise.reports.page import Page, Plot, Section
 
 if TYPE_CHECKING:
+    from contextwise.decisions import Decision  # which imports pandas
     from contextwise.experiments.trial.result import TrialResult
 
     Decided: TypeAlias = Decision | TrialResult
@@ -112,7 +112,7 @@ def at_budget(comparison: Comparison, result: "Decided", before: str = " at ") -
     return f"{before}{count(comparison.budget)} tokens" if several else ""
 
 
-def losses_table(decision: Decision) -> Table:
+def losses_table(decision: "Decision") -> Table:
     """The loss of each run."""
     seeds = sorted({seed for of in decision.losses.values() for seed in of})
     rows: list[list[Cell]] = [[str(seed), *(of.get(seed) for of in decision.losses.values())] for seed in seeds]
@@ -120,13 +120,13 @@ def losses_table(decision: Decision) -> Table:
     return Table(f"Losses, {decision.unit}:", columns, rows)
 
 
-def decision_parts(decision: Decision) -> list[RenderableType]:
+def decision_parts(decision: "Decision") -> list[RenderableType]:
     """What the verb prints: the decisions, their table and the notes."""
     notes = [f"Note: {note}" for note in decision.notes]
     return [*decision.sentences, "", comparison_table(decision), *notes]
 
 
-def decision_page(decision: Decision, command: str = "") -> Page:
+def decision_page(decision: "Decision", command: str = "") -> Page:
     """The page of a decision; ``command`` is the command line that makes it again."""
     command = command or f"contextwise.decide(…, {decision.reference!r})"
     paths = [path_plot(each, number, decision) for number, each in enumerate(decision.comparisons)]

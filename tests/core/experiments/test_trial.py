@@ -5,6 +5,8 @@ import dataclasses
 import json
 import math
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,8 @@ from contextwise.comparison.comparison import compare
 from contextwise.comparison.decided import Comparison
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments import cost, executors, run_set
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
@@ -70,6 +74,32 @@ def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def three(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
     return small_trial(corpus, folder, **{"arms": {"gpt2": None, "alike": [], "slower": SLOWER}} | changes)
+
+
+AGAIN = """
+import json, sys
+from contextwise import cli
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["contextwise", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        assert end.code == 0, words
+    assert "torch" not in sys.modules, words
+"""
+
+
+def test_finished_work_is_found_again_before_torch_is_imported(finished, corpus_folder, tmp_path):
+    """Torch takes seconds to import, and the files alone tell that nothing is left to do."""
+    run, home = next((finished / "runs").glob("gpt2-s0-*")), tmp_path / "home"
+    corpus = Corpus.open(corpus_folder, split="validation")
+    measured = measure(run, Loss(limit=7), corpus, out=home)
+    commands = [["trial", str(finished)], ["train", str(run)]]
+    commands.append(["evaluate", str(run), "--corpus", str(corpus_folder), "--limit", "7", "--out", str(home)])
+    done = subprocess.run([sys.executable, "-c", AGAIN, json.dumps(commands)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "decided" in done.stdout and "nothing to do" in done.stderr and f"{measured.path}/" in done.stdout
 
 
 # ---- decisions ----
