@@ -337,7 +337,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
-    say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
+    say(f"{recipe.name}: {amounts}, seed {recipe.seed}, {precision}, {start}\n  {recipe.rates_in_words}")
 
 
 def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
