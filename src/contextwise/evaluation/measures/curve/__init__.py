@@ -140,6 +140,8 @@ class Curve(Measure):
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.evaluation.scoring.truncated import check_longest
+
         start = None if self.mode == "running" or corpus is None else corpus.window_start(self.bos)
         usual = subject.context()
         if start is not None and subject.positions is not None:
@@ -147,6 +149,8 @@ class Curve(Measure):
         context = max(self.contexts) if self.contexts else self.context or self._reached(usual, corpus)
         if self.mode == "running":
             return self.model_copy(update={"context": context, "bos": False})
+        if corpus is not None:  # before the weights are loaded
+            check_longest(corpus, context, self.limit, subject.positions)
         powers = [*(2**i for i in range((context - 1).bit_length())), context]
         contexts = sorted(set(self.contexts)) if self.contexts else powers
         further = {"samples": self.samples or DEFAULT_SAMPLES, "bos": start is not None}

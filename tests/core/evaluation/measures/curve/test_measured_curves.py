@@ -209,6 +209,12 @@ def test_documents_that_are_too_short(held_out, mode):
         measure("run", Curve(mode=mode, context=4096), held_out)
 
 
+def test_too_long_a_context_is_refused_with_the_positions_of_the_model_before_it_is_loaded(held_out, monkeypatch):
+    monkeypatch.setattr(Subject, "model", None)
+    with pytest.raises(DataError, match=r" tokens, and the model has positions for 32; give shorter contexts"):
+        measure("gpt2", Curve(context=4096), held_out)
+
+
 def test_extended_positions_do_not_reach_the_next_measurement(held_out, tmp_path):
     subject = Subject("run")
     before = measure(subject, Curve(mode="running"), held_out, out=tmp_path / "before")
