@@ -35,8 +35,7 @@ def comparison_table(result: "Decided") -> Table:
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
-        alike = look.fixed.has_interval and look.fixed.limits == look.random.limits
-        rows.append([name, each.decision, look.fixed, None if alike else look.random, look.seeds, look.deviation])
+        rows.append([name, each.decision, look.fixed, None if look.alike else look.random, look.seeds, look.deviation])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
@@ -80,7 +79,9 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     marks = {"text": [f"seed {seed}" for seed in seeds], **CROSSES}
     traces = [page.scatter(beside, own, None, "%{text}: %{y:+.4f}", name="each seed", **marks)]
     shown: list[Estimate] = []
-    for series, (reading, words) in enumerate(READINGS.items()):
+    alike = all(look.alike for look in comparison.looks if look.fixed.has_interval)
+    readings = {"fixed": "interval"} if alike else READINGS
+    for series, (reading, words) in enumerate(readings.items()):
         known = [look for look in comparison.looks if look.of(reading).has_interval]
         estimates = [look.of(reading) for look in known]
         shown += estimates[-SHOWN_WHOLE:]
@@ -101,6 +102,8 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     caption = (
         f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
+    if alike and shown:
+        caption += " The interval is the same for these held-out documents and for any text like them."
     if not shown and len(own) < FEWEST_SEEDS:
         caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)

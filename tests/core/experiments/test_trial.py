@@ -27,6 +27,7 @@ from contextwise.base.estimates import as_json, count
 from contextwise.base.files import read_sealed_json, write_sealed_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison import sequential
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.decided import Comparison
 from contextwise.comparison.sequential import half_widths
@@ -43,7 +44,7 @@ from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.search import Search, doubtful_rates
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
-from contextwise.reports.decided import overview_plots
+from contextwise.reports.decided import overview_plots, path_plot
 from contextwise.reports.trial import _path_table, plan_tables, runs_table, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
@@ -610,6 +611,18 @@ def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys
     show(plan_tables(trial.plan(), "flops"))
     assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_a_figure_shows_one_interval_where_both_readings_have_the_same(spread):
+    tokens_N, document_N = np.full(8, 100.0), np.linspace(-spread, spread, 8)
+    path = sequential.looks(np.arange(5.0)[:, None] + document_N, tokens_N)
+    comparison = Comparison("a", "b", 256, 0.01, "fixed", path, 0.0)
+    plot = path_plot(comparison, 0, SimpleNamespace(comparisons=[comparison]))
+    names = [trace["name"] for trace in plot.figure["data"]]
+    both = ["on these held-out documents", "on any text like these documents"]
+    assert names == ["each seed", *(both if spread else ["interval"])]
+    assert ("The interval is the same for these held-out documents and" in plot.caption) != bool(spread)
 
 
 @pytest.mark.long

@@ -89,10 +89,12 @@ def choose_targets(
 
 
 def check_longest(corpus: Documents, longest: int, limit: int | None = None, positions: int | None = None) -> None:
-    """Raise a DataError if no document is longer than a context; it names the model's ``positions`` if those are too few, too."""
+    """Raise a DataError if no document is longer than a context, with the model's ``positions`` if those are too few, too."""
     lengths = np.asarray(corpus.lengths[:limit])
     if longest >= (longest_document := int(lengths.max(initial=0))):
-        few = f", and the model has positions for {positions:,}" if positions is not None and longest > positions else ""
+        few = (
+            f", and the model has positions for {positions:,}" if positions is not None and longest > positions else ""
+        )
         raise DataError(
             f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
             f"{longest_document:,} tokens{few}; give shorter contexts, or a corpus of longer documents"
