@@ -27,6 +27,8 @@ DEFAULT_SAMPLES = 1024
 BLOCKS = 32
 """In bands, the longest context over the targets of a block, and the fewest blocks of more than 32 targets: shorter and more
 blocks come from more documents."""
+FEWEST_BLOCKS = 16
+"""The fewest blocks of several targets: few targets come from as many documents as an interval takes."""
 
 
 class CurveResult(Result):
@@ -85,7 +87,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 5
+    version = 6
     changes_model = True
     result = CurveResult
 
@@ -164,7 +166,8 @@ class Curve(Measure):
         assert self.context is not None and self.samples is not None
         if self.mode != "bands":
             return 1
-        return power_of_two(max(1, min(self.context // BLOCKS, max(BLOCKS, self.samples // BLOCKS))))
+        of_few = min(BLOCKS, self.samples // FEWEST_BLOCKS)
+        return power_of_two(max(1, min(self.context // BLOCKS, max(of_few, self.samples // BLOCKS))))
 
     def _reached(self, context: int, corpus: "Corpus | None") -> int:
         """``context``, or the largest power of two that as many documents reach as an interval takes, else the longest does."""

@@ -154,7 +154,8 @@ def test_bands_reach_as_far_as_six_documents(corpus_of, lengths, limit, context)
 @pytest.mark.parametrize(
     ("context", "samples", "block"),
     [
-        *((16, 1024, 1), (256, 1024, 8), (1024, 64, 32), (1024, 1024, 32), (4096, 1024, 32), (65536, 1024, 32)),
+        *((16, 1024, 1), (256, 1024, 8), (1024, 8, 1), (1024, 64, 4), (1024, 600, 32)),
+        *((1024, 1024, 32), (4096, 1024, 32), (65536, 1024, 32)),
         *((4096, 4096, 128), (65536, 4096, 128), (65536, 65536, 2048)),
     ],
 )
@@ -164,7 +165,7 @@ def test_long_contexts_have_targets_of_several_documents_too(corpus_of, context,
     documents = corpus_of([context + 30_000] * 10)
     for seed in range(4):
         targets = choose_targets(documents, context, samples, seed, None, block)
-        assert len(targets) == samples and (samples < 1024 or len(np.unique(targets.document)) >= 6)
+        assert samples <= len(targets) < samples + block and (samples < 64 or len(np.unique(targets.document)) >= 6)
 
 
 @pytest.mark.parametrize(
