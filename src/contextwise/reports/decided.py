@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import Documents, Estimate, count
 from contextwise.base.tables import Cell, Column, Table
 from contextwise.comparison.decided import READINGS, Comparison
 from contextwise.comparison.sequential import FEWEST_SEEDS
@@ -80,7 +80,7 @@ def path_plot(comparison: Comparison, number: int, result: "Decided") -> Plot:
     traces = [page.scatter(beside, own, None, "%{text}: %{y:+.4f}", name="each seed", **marks)]
     shown: list[Estimate] = []
     alike = all(look.alike for look in comparison.looks if look.fixed.has_interval)
-    readings = {"fixed": "interval"} if alike else READINGS
+    readings: dict[Documents, str] = {"fixed": "interval"} if alike else READINGS
     for series, (reading, words) in enumerate(readings.items()):
         known = [look for look in comparison.looks if look.of(reading).has_interval]
         estimates = [look.of(reading) for look in known]

@@ -73,8 +73,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         own = getattr(module, config.name, None)
         if not callable(own):
             named = {k: each for k, each in vars(module).items() if inspect.isclass(each) or inspect.isfunction(each)}
-            known = [k for k, each in named.items() if each.__module__ == module.__name__]
-            raise unknown_name(config.file, config.name, known)
+            own_names = [k for k, each in named.items() if each.__module__ == module.__name__]
+            raise unknown_name(config.file, config.name, own_names)
         self.part: nn.Module | None = None
         try:
             if isinstance(own, type) and issubclass(own, PreTrainedModel):
