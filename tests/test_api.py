@@ -512,6 +512,26 @@ def test_a_path_where_nothing_is_is_refused_by_every_verb_before_torch_is_import
     assert done.returncode == 0, done.stderr
 
 
+MISSPELT = """
+import sys
+from contextwise import cli
+
+sys.argv = ["contextwise", "train", "gpt2-nano", "--set", "model.variant=" + sys.argv[1]]
+try:
+    cli.main()
+finally:
+    print(sorted({"torch", "pandas"} & set(sys.modules)))
+"""
+
+
+def test_a_misspelt_class_is_refused_before_torch_is_imported(tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\n\n\nclass Right:\n    pass\n")
+    command = [sys.executable, "-c", MISSPELT, f"{tmp_path}/mine.py:Rihgt"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert "has no class and no function 'Rihgt'; did you mean 'Right'?" in done.stderr
+
+
 def test_the_functions_have_the_options_of_what_they_call():
     """Signatures are written out, for notebooks and editors; the options and their defaults are those of one other place."""
     own = {name: each.default for name, each in inspect.signature(contextwise.measure).parameters.items()}

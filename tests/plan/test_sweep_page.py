@@ -159,9 +159,15 @@ def test_what_the_sweep_does_not_show_is_neither_circled_nor_called_an_optimum(t
     assert {(0.0, True, False), (3.0, False, True)} <= set(shown)
 
 
-def test_one_seed_is_said_once_in_the_summary(tmp_path: Path) -> None:
+def test_the_sentences_below_the_figure_do_not_repeat_the_summary(tmp_path: Path) -> None:
     data = SweepData(write_sweep(tmp_path / "sweep", sizes=("pico", "nano"), noise=0.01).path)
-    assert " ".join(sweep_verdict(data)).count("one seed, so") == 1
+    summary = " ".join(sweep_verdict(data))
+    assert summary.count("one seed, so") == 1
+    write_sweep_page(data.path, tmp_path / "page.html")
+    landscapes = data_of(tmp_path / "page.html")["landscapes"]
+    assert "one seed, so" not in str(landscapes)  # below the figure, at every budget
+    below = landscapes[0]["sentences"][landscapes[0]["start"]]
+    assert below and not any(each in summary for each in below)
 
 
 def test_a_size_that_lacks_its_neighbour_is_no_overall_optimum(tmp_path: Path) -> None:

@@ -45,6 +45,12 @@ def torch_device(name: "str | torch.device" = "auto") -> "torch.device":
     return device
 
 
+def without_gpu() -> bool:
+    """Whether this machine has no GPU, by its files, without torch; False if they do not say."""
+    files = Path("/dev").iterdir() if sys.platform == "linux" else [Path("nvidia")]
+    return not any(each.name.startswith(("nvidia", "dxg", "kfd")) for each in files)
+
+
 def describe_environment() -> dict[str, Any]:
     """Hardware, versions and the source revision as JSON values, without names of users, hosts or folders."""
     import torch

@@ -57,10 +57,13 @@ def quieten() -> Iterator[None]:
         console.quiet = before
 
 
-def say(text: str) -> None:
-    """Print one message for the user, once for all the processes of a launch; long paths are not wrapped."""
+def say(text: str, command: bool = False) -> None:
+    """Print one message for the user, once for all the processes of a launch.
+
+    A terminal shows whole words; a ``command``, and a line of a log file, are one line for those who copy or search it.
+    """
     if first_process():
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, markup=False, soft_wrap=command or not console.is_terminal)
 
 
 @functools.cache

@@ -58,11 +58,14 @@ def train(
         _show_dry_run(loaded, recipe_path(recipe).parent, as_json)
         return
     _check_files(loaded)
-    from contextwise.experiments.causality import refuse_leaking_variant
-    from contextwise.training import train as train_model
+    from contextwise.training.identity import finished_run
 
-    refuse_leaking_variant(loaded)
-    run = train_model(loaded)
+    if (run := finished_run(loaded)) is None:
+        from contextwise.experiments.causality import refuse_leaking_variant
+        from contextwise.training import train as train_model
+
+        refuse_leaking_variant(loaded)
+        run = train_model(loaded)
     if first_process():
         _say_result(loaded, run)
         if as_json:
@@ -73,8 +76,7 @@ def train(
 
 def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     """Print a finished run's validation loss and time, and a command that measures it."""
-    from contextwise.training.export import validation_loss
-    from contextwise.training.recipe import few_steps
+    from contextwise.training.recipe import few_steps, validation_loss
     from contextwise.training.settings import CorpusData
 
     summary = run.summary()
@@ -83,17 +85,14 @@ def _say_result(recipe: "Recipe", run: RunFolder) -> None:
     if not summary["target_tokens"] and not recipe.objective.whole_steps:
         say(f"note: no window had a target of the objective {recipe.objective.name!r}, so nothing was trained")
     loss = validation_loss(recipe, summary)
-    trained = f"{summary['tokens']:,} tokens in {duration(summary['seconds'])} of training"
-    words = ["report", str(run.path)]
-    if loss is None:
-        say(f"{recipe.name}: no validation; {trained}")
-    else:
-        validated = measured_on(run.recipe(), summary.get("validation_examples"))
-        say(f"{recipe.name}: validation loss {loss}; {trained}; validated{validated}")
+    words, validated = ["report", str(run.path)], "no validation"
+    if loss is not None:
+        validated = f"validation loss {loss}{measured_on(run.recipe(), summary.get('validation_examples'))}"
         if isinstance(recipe.data, CorpusData) and recipe.objective.name == "causal":
             words = ["curve", str(run.path), "--corpus", recipe.data.corpus]
             words += ["--split", recipe.data.validation_split] * (recipe.data.validation_split != "validation")
-    say(f"next: {shlex.join(['contextwise', *words])}")
+    say(f"{recipe.name}: {summary['tokens']:,} tokens in {duration(summary['seconds'])} of training\n  {validated}")
+    say(f"next: {shlex.join(['contextwise', *words])}", command=True)
 
 
 def _check_files(recipe: "Recipe") -> None:

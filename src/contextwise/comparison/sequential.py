@@ -182,6 +182,11 @@ class Look:
         """The estimate of one of the two readings."""
         return self.fixed if documents == "fixed" else self.random
 
+    @property
+    def alike(self) -> bool:
+        """Whether both readings have the same interval."""
+        return self.fixed.has_interval and self.fixed.limits == self.random.limits
+
 
 def looks(
     differences_SN: np.ndarray, tokens_N: np.ndarray, confidence: float = CONFIDENCE, unit: str = "nats per token"

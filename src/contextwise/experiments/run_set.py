@@ -230,13 +230,15 @@ class RunSet(RunSetFolder):
             RunSet(self.path, [run for run in self.runs if not _ended(run)]).train_missing(executor, may_diverge=True)
             return
         executor = executor or ExecutorSettings()
-        brief = executor.here and not self.status_command  # each run reports itself
         with self.claimed(), interruption.listening():
             left = [run for run in self.trained if not RunFolder(run.folder).finished]
             for folder in self.paths:
                 is_held(folder, inside=True)  # which removes the lock of a process that was killed at its end
+            if not left and may_diverge:  # before torch is imported, which counts the GPUs
+                return
+            brief = executor.here and not self.status_command  # each run reports itself
             if not left:
-                if not (brief or may_diverge):
+                if not brief:
                     say(f"{self.path}: all {len(self.plan)} runs are finished already: nothing to train")
                 return
             if not brief:

@@ -2,17 +2,19 @@
 
 import itertools
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate, count
+from contextwise.base.estimates import Documents, Estimate, count
 from contextwise.base.tables import Cell, Column, Table
 from contextwise.comparison.decided import READINGS, Comparison, Decided
 from contextwise.comparison.sequential import FEWEST_SEEDS
-from contextwise.decisions import Decision
 from contextwise.reports import page
 from contextwise.reports.page import Page, Plot, Section
+
+if TYPE_CHECKING:
+    from contextwise.decisions import Decision  # which imports pandas
 
 ANYTIME = (
     "The interval over seeds is a confidence sequence: it holds after all seeds at once, so you may stop after any of "
@@ -30,8 +32,7 @@ def comparison_table(result: Decided) -> Table:
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
-        alike = look.fixed.has_interval and look.fixed.limits == look.random.limits
-        rows.append([name, each.decision, look.fixed, None if alike else look.random, look.seeds, look.deviation])
+        rows.append([name, each.decision, look.fixed, None if look.alike else look.random, look.seeds, look.deviation])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
@@ -75,7 +76,9 @@ def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
     marks = {"text": [f"seed {seed}" for seed in seeds], **CROSSES}
     traces = [page.scatter(beside, own, None, "%{text}: %{y:+.4f}", name="each seed", **marks)]
     shown: list[Estimate] = []
-    for series, (reading, words) in enumerate(READINGS.items()):
+    alike = all(look.alike for look in comparison.looks if look.fixed.has_interval)
+    readings: dict[Documents, str] = {"fixed": "interval"} if alike else READINGS
+    for series, (reading, words) in enumerate(readings.items()):
         known = [look for look in comparison.looks if look.of(reading).has_interval]
         estimates = [look.of(reading) for look in known]
         shown += estimates[-SHOWN_WHOLE:]
@@ -96,6 +99,8 @@ def path_plot(comparison: Comparison, number: int, result: Decided) -> Plot:
     caption = (
         f"{name}: below zero the loss of {comparison.arm} is lower; the dashed lines are the margin of ± {margin:g}."
     )
+    if alike and shown:
+        caption += " The interval is the same for these held-out documents and for any text like them."
     if not shown and len(own) < FEWEST_SEEDS:
         caption = f"{name}: {NO_INTERVAL[0].lower()}{NO_INTERVAL[1:]}"
     return Plot(f"path-{number}", layout, f"Interval of {name} after each seed", caption)
@@ -107,7 +112,7 @@ def at_budget(comparison: Comparison, result: Decided, before: str = " at ") -> 
     return f"{before}{count(comparison.budget)} tokens" if several else ""
 
 
-def losses_table(decision: Decision) -> Table:
+def losses_table(decision: "Decision") -> Table:
     """The loss of each run."""
     seeds = sorted({seed for of in decision.losses.values() for seed in of})
     rows: list[list[Cell]] = [[str(seed), *(of.get(seed) for of in decision.losses.values())] for seed in seeds]
@@ -115,13 +120,13 @@ def losses_table(decision: Decision) -> Table:
     return Table(f"Losses, {decision.unit}:", columns, rows)
 
 
-def decision_parts(decision: Decision) -> list[RenderableType]:
+def decision_parts(decision: "Decision") -> list[RenderableType]:
     """What the verb prints: the decisions, their table and the notes."""
     notes = [f"Note: {note}" for note in decision.notes]
     return [*decision.sentences, "", comparison_table(decision), *notes]
 
 
-def decision_page(decision: Decision, command: str = "") -> Page:
+def decision_page(decision: "Decision", command: str = "") -> Page:
     """The page of a decision; ``command`` is the command line that makes it again."""
     command = command or f"contextwise.decide(…, {decision.reference!r})"
     paths = [path_plot(each, number, decision) for number, each in enumerate(decision.comparisons)]

@@ -1,7 +1,6 @@
 """Export a finished run: a Hugging Face folder of its model, a summary, and model cards."""
 
 import copy
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from contextwise.models.spec import build_model, spec_of
 from contextwise.models.tokenizers import Frame
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import COST
-from contextwise.training.recipe import Recipe
+from contextwise.training.recipe import Recipe, validation_loss
 from contextwise.training.trainer import PretrainingTrainer
 
 
@@ -88,12 +87,6 @@ def write_summary(trainer: PretrainingTrainer, inputs: TrainingInputs) -> None:
     if metrics.trunk is not None:
         summary["trunk"] = metrics.trunk
     run.write_summary(summary | inputs.facts)
-
-
-def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
-    """The validation loss of a finished run with its unit; None if nothing was held out."""
-    unit = "pair" if recipe.objective.whole_steps else recipe.model.loss_unit
-    return None if (loss := summary["validation_loss"]) is None else f"{loss:.4f} nats per {unit}"
 
 
 LOADERS = {

@@ -8,10 +8,12 @@ import contextlib
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
-from contextwise.base.errors import ContextwiseError, DataError
-from contextwise.base.hashes import model_digest
+from contextwise.base.errors import CheckpointError, ContextwiseError, DataError
+from contextwise.base.hashes import damage, model_digest
 from contextwise.base.pretrained import hub_revision
+from contextwise.base.progress import say, say_once
 from contextwise.base.runs import RunFolder
+from contextwise.base.stopping import processes
 from contextwise.data.corpus import Corpus
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData
@@ -56,6 +58,36 @@ def refuse_changed(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> No
             f"{run.path} is finished, but {changed} is not what it was trained on (the content hash differs); restore it, or "
             "choose another run folder"
         )
+
+
+def is_sound(run: RunFolder, recipe: Recipe, now: Mapping[str, str]) -> bool:
+    """Whether nothing is left to do for a finished run; a damaged model is exported again from a checkpoint.
+
+    Requires :meth:`.RunFolder.locked`; ``now`` are the :func:`input_hashes`.
+    """
+    refuse_changed(run, recipe, now)
+    run.renew_recipe(recipe.resolved(), anew=False)
+    problem = damage(run.model, required=False)
+    if problem is None and not (run.model / "config.json").is_file():
+        problem = "it has no config.json"
+    if problem is None:
+        say(f"{run.path} is finished already: nothing to do")
+    elif not any(each.name.removeprefix("step-").isdigit() for each in run.checkpoints.glob("step-*")):
+        why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
+        raise CheckpointError(f"{why}; remove the run folder, and train anew")
+    else:
+        say_once(f"warning: the model {run.model} is damaged: {problem}; it is exported again")
+    return problem is None
+
+
+def finished_run(recipe: Recipe) -> RunFolder | None:
+    """The run of a recipe if nothing is left to do for it, found without torch; None if there may be work."""
+    run = RunFolder(recipe.folder)
+    run.check_free(recipe.resolved())
+    if processes() > 1 or not run.finished:
+        return None
+    with run.locked():
+        return run if is_sound(run, recipe, input_hashes(recipe)) else None
 
 
 def corpus_paths(data: CorpusData) -> dict[str, str]:

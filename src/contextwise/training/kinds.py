@@ -11,7 +11,7 @@ from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.files import expanded
 from contextwise.base.recipes import RECIPES
 from contextwise.models.sizes import SIZES, ModelSize, adamw_rate, shape_problems
-from contextwise.models.variant.code import digest, name_code, parse_variant, read_code
+from contextwise.models.variant.code import check_name, digest, name_code, parse_variant, read_code
 from contextwise.objectives.kind import Kind
 from contextwise.training.settings import (
     DEEPEST,
@@ -89,7 +89,8 @@ class VariantSettings(ModelSection):
         shipped = RECIPES / file  # "variants/token_order.py"
         self.__dict__["file"] = str((shipped if shipped.is_file() and not file.exists() else file).absolute())
         if not self.sha256:
-            self.__dict__["sha256"] = digest(read_code(self.file))
+            check_name(code := read_code(self.file), self.file, self.name)
+            self.__dict__["sha256"] = digest(code)
         return self
 
     def compose(self, config: Any) -> Any:

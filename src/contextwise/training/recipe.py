@@ -299,6 +299,12 @@ class Recipe(Settings):
         return data
 
 
+def validation_loss(recipe: Recipe, summary: Mapping[str, Any]) -> str | None:
+    """The validation loss of a finished run with its unit; None if nothing was held out."""
+    unit = "pair" if recipe.objective.whole_steps else recipe.model.loss_unit
+    return None if (loss := summary["validation_loss"]) is None else f"{loss:.4f} nats per {unit}"
+
+
 def _problems_of_mup(model: Any, settings: TrainingSettings) -> Iterator[Problem]:
     name, base_width = "training.parametrization", settings.mup_base_width
     if model.at_width is None:

@@ -25,7 +25,6 @@ from contextwise.base.errors import (
 )
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_json
-from contextwise.base.hashes import damage
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
@@ -39,7 +38,7 @@ from contextwise.training.batches import micro_batch_size
 from contextwise.training.branching import MAY_DIFFER, trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
-from contextwise.training.identity import changed_input, refuse_changed
+from contextwise.training.identity import changed_input, is_sound
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import compile_for, run_flops, starting_model
@@ -88,7 +87,7 @@ def train(recipe: Recipe) -> RunFolder:
     _ = inputs.fingerprints  # of the starting models as they are now, not when the first checkpoint is written
     processes = processes_of(recipe)
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
-        if run.finished and _in_first_process(processes, lambda: _is_sound(run, recipe, inputs)):
+        if run.finished and _in_first_process(processes, lambda: is_sound(run, recipe, inputs.fingerprints)):
             return run
         checkpoint = _in_first_process(processes, lambda: _find_checkpoint(run, recipe, inputs, trunk))
         _check_memory(recipe, inputs, processes)
@@ -111,23 +110,6 @@ def train(recipe: Recipe) -> RunFolder:
             )
         _finish(trainer, inputs, early)
     return run
-
-
-def _is_sound(run: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> bool:
-    """Whether nothing is left to do for a finished run; if its model is damaged, it is exported again from a checkpoint."""
-    refuse_changed(run, recipe, inputs.fingerprints)
-    run.renew_recipe(recipe.resolved(), anew=False)
-    problem = damage(run.model, required=False)
-    if problem is None and not (run.model / "config.json").is_file():
-        problem = "it has no config.json"
-    if problem is None:
-        say(f"{run.path} is finished already: nothing to do")
-    elif not checkpoints.list_checkpoints(run.checkpoints):
-        why = f"the model {run.model} is damaged: {problem}, and there is no checkpoint to export it from"
-        raise CheckpointError(f"{why}; remove the run folder, and train anew")
-    else:
-        say(f"warning: the model {run.model} is damaged: {problem}; it is exported again")
-    return problem is None
 
 
 @contextlib.contextmanager
@@ -354,7 +336,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
         start = f"resuming from step {checkpoints.step_of(checkpoint)}{'' if own else f' of {recipe.training.trunk}'}"
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
-    say(f"{recipe.name}: {amounts}, {recipe.rates_in_words}, seed {recipe.seed}, {precision}, {start}")
+    say(f"{recipe.name}: {amounts}, seed {recipe.seed}, {precision}, {start}\n  {recipe.rates_in_words}")
 
 
 def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:

@@ -59,8 +59,19 @@ def context_figure(landscape: Landscape, series: dict[str, int]) -> dict[str, An
     return figure(traces, xaxis=_budget_axis(landscape), yaxis=axis)
 
 
-def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int]) -> dict[str, Any]:
-    """The data that the script draws at each step of the slider."""
+def landscape_json(
+    landscape: Landscape, planned: dict[str, list[int]], series: dict[str, int], said: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The data that the script draws at each step of the slider; its sentences without those ``said`` above the figure."""
+    words = [budget_words(landscape.unit, budget) for budget in landscape.budgets]
+    sentences = [
+        [
+            each
+            for each in sentences_at(landscape, step, planned)
+            if not {each, f"{at}: {each}", f"{at}, {each}"} & {*said}
+        ]
+        for step, at in enumerate(f"At {each}" for each in words)
+    ]
     cells = []
     for some in landscape.cells:
         ordered = sorted(some, key=lambda cell: (series[cell.size], cell.context))
@@ -72,8 +83,8 @@ def landscape_json(landscape: Landscape, planned: dict[str, list[int]], series: 
         "start": landscape.last_decided,
         "window": window_words(landscape),
         "budgets": landscape.budgets.tolist(),
-        "words": [budget_words(landscape.unit, budget) for budget in landscape.budgets],
-        "sentences": [sentences_at(landscape, step, planned) for step in range(len(landscape.budgets))],
+        "words": words,
+        "sentences": sentences,
         "cells": cells,
         "circles": [
             [[series[size], best.cell.context, best.cell.loss] for size, best in some.items() if best.shown]

@@ -109,12 +109,12 @@ def write_sweep_page(sweep: Path, path: Path) -> None:
         Section("How it was made", _making(data)),
     ]
     series = {size: number for number, size in enumerate(data.sizes)}
+    result = sweep_verdict(data)
     sent = {
         "sizes": list(data.sizes),
         "contexts": {str(context): token_count(context) for context in contexts},
-        "landscapes": [landscape_json(landscape, data.planned, series) for landscape in data.landscapes],
+        "landscapes": [landscape_json(each, data.planned, series, result) for each in data.landscapes],
     }
-    result = sweep_verdict(data)
     Page(f"Sweep {data.name}", sections, subtitle, result, __file__, {"sweep": sent}).write(path)
 
 
@@ -146,13 +146,11 @@ def _losses(data: SweepData) -> list[Part]:
     documents = max((cell.documents for landscape in data.landscapes for cell in landscape.cells[-1]), default=0)
     number = f"{documents} " if documents else ""
     caption = (
-        f"Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over seeds where there are several. "
-        "The documents are the same for all runs: "
-        "differences between contexts are paired, and more certain than the bars suggest; the sentences below are about them. "
-        "Circles: the lowest loss of a size, where a shorter and a longer context were measured and the sweep shows that it is "
-        "best. Dashed: the lowest of all, under the same condition. "
-        "Losses between two points are interpolated linearly in the logarithm of the budget; nothing is drawn more than 2% of "
-        "the budget beyond what was measured."
+        f"Each line is a model size. Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over "
+        "seeds if there are several. All runs are scored on the same documents, so two contexts can differ although their bars "
+        "overlap; the sentences take this into account. Circle: the best context of a size, if a shorter and a longer one were "
+        "measured and the sweep shows that it is best. Dashed line: the best of all sizes, shown in the same case. Losses "
+        "between two measured budgets are interpolated."
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
@@ -164,10 +162,10 @@ def _losses(data: SweepData) -> list[Part]:
 
 def _optimal_contexts(data: SweepData) -> list[Part]:
     caption = page.markup(
-        'Lines: the most common optimum in a window (<span id="window">{window}</span>). Points: the optimum without '
-        "smoothing; a triangle where it is the longest (upwards) or the shortest context that was tried, so that the true "
-        "optimum may be beyond, and hollow where the sweep does not show which context is best. Only optima whose neighbouring "
-        "contexts were measured at the same budget. Sizes are a little apart where they share a context.",
+        "Points: the best context at each budget; a triangle if it is the longest (upwards) or the shortest that was tried, so "
+        "that the true optimum may be beyond; hollow if the sweep does not show which context is best. No point: a context "
+        'beside it was not measured there. Lines: the most common of the points in a window (<span id="window">{window}</span>)'
+        ". Lines that share a context are drawn a little apart.",
         window=window_words(data.landscapes[0]),
     )
     label = "Optimal training context against the budget, a line for each model size"
@@ -208,8 +206,8 @@ def optima_table(data: SweepData, landscape: Landscape) -> Table:
         row.append(f"{best.cell.size}, {in_tokens(best.cell.context)}" if best and best.shown else None)
         rows.append(row)
     title = (
-        "Training context with the lowest best-context loss at some budgets, and the loss in nats per token; in brackets where "
-        "the sweep does not show that it is best: it is the shortest or longest that was tried, or the noise is too large. No "
-        "context where one beside it was not measured at that budget."
+        "The best training context at some budgets, with its loss in nats per token. In brackets: the sweep does not show that "
+        "it is best, because it is the shortest or longest that was tried, or the noise is too large. –: a context beside it "
+        "was not measured at that budget."
     )
     return Table(title, ["budget", *data.sizes, "overall optimum"], rows)

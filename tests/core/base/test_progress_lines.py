@@ -1,5 +1,6 @@
 """Tests of what long work prints: a line now and then in a log, and once for all the processes of a launch."""
 
+import io
 from typing import Any
 
 import pytest
@@ -77,3 +78,17 @@ def test_only_the_first_process_of_a_launch_prints(
     monkeypatch.setenv("RANK", "0")
     say("hello")
     assert capsys.readouterr().err == "hello\n"
+
+
+def test_a_terminal_shows_whole_words_and_a_command_is_one_line(monkeypatch):
+    message, lines = "a message of several words " * 4 + "ends here", {}
+    for terminal in (True, False):
+        shown = io.StringIO()
+        console = progress.Terminal(file=shown, force_terminal=terminal, width=80, color_system=None)
+        monkeypatch.setattr(progress, "console", console)
+        progress.say(message)
+        progress.say(message, command=True)
+        lines[terminal] = [each.strip() for each in shown.getvalue().splitlines()]
+    *wrapped, command = lines[True]
+    assert len(wrapped) == 2 and " ".join(wrapped) == command == message
+    assert lines[False] == [message, message]

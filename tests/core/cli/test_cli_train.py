@@ -45,10 +45,10 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     contextwise.refused(f"{command} --set output=other", "given twice, as --out and as --set output; give one of them")
     status, shown, _ = contextwise(f"{command} --json")
     assert status == 0 and json.loads(shown) == {"folder": "my run", **run.summary()}
-    done, following = errors.splitlines()[-2:]
-    assert f"validation loss {run.summary()['validation_loss']:.4f} nats per token; 96 tokens in " in done
-    examples = run.summary()["validation_examples"]
-    assert done.endswith(f"; validated on {examples} windows of {run.summary()['context']} tokens")
+    trained, validated, following = errors.splitlines()[-3:]
+    assert trained.startswith("small: 96 tokens in ") and trained.endswith(" of training")
+    loss, examples = f"{run.summary()['validation_loss']:.4f}", run.summary()["validation_examples"]
+    assert validated == f"  validation loss {loss} nats per token on {examples} windows of 16 tokens"
     assert "note: Fewer than 100 optimizer steps (3) in a run." in errors
     assert following == "next: contextwise curve 'my run' --corpus corpus"
     status, output, _ = contextwise(f"{following.removeprefix('next: contextwise ')} --limit 4")
@@ -99,13 +99,13 @@ def test_the_corpus_and_the_device_have_options_of_their_own(workplace, contextw
 def test_after_training_on_all_documents_the_next_step_needs_none_held_out(workplace, contextwise):
     prepare_corpus(workplace / "texts.jsonl", "bytes", workplace / "whole", validation=0.0)
     status, _, errors = contextwise("train recipe.yaml --set data.corpus=whole --out whole-run")
-    assert status == 0 and "small: no validation; 64 tokens" in errors
+    assert status == 0 and "small: 64 tokens" in errors and "\n  no validation\n" in errors
     assert errors.splitlines()[-1] == "next: contextwise report whole-run"
     assert contextwise("report whole-run")[0] == 0
 
 
 def test_a_run_may_have_no_validation_or_one_of_a_window(workplace, contextwise):
-    for tokens, words in ((0, "small: no validation; "), (1, "validated on 1 window of 16 tokens\n")):
+    for tokens, words in ((0, "\n  no validation\n"), (1, "nats per token on 1 window of 16 tokens\n")):
         out = f"validated-{tokens}"
         status, _, errors = contextwise(f"train recipe.yaml --set training.evaluation_tokens={tokens} --out {out}")
         assert status == 0 and words in errors and ("validation loss" in errors) == bool(tokens)

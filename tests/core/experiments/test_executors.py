@@ -39,7 +39,7 @@ def test_a_killed_run_resumes_with_the_same_result(settings, claimed, tmp_path, 
     scheduling.schedule(sweep, LocalExecutor(sweep, ExecutorSettings(jobs=2, threads=1)))
     log = sweep.log_file(run).read_text()
     rate = sweep.runs[0].recipe().learning_rate
-    assert f" tokens, learning rate {rate:g}, seed " in log and "from the start" in log and "resuming from step " in log
+    assert f"from the start\n  learning rate {rate:g}\n" in log and "resuming from step " in log
     assert sweep.count()["finished"] == 1 and sweep.failure(run) is None
     assert same_as_alone(sweep, run, tmp_path)
 

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +26,13 @@ from contextwise.base.estimates import as_json, count
 from contextwise.base.files import read_sealed_json
 from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
+from contextwise.comparison import sequential
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.decided import Comparison
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
+from contextwise.evaluation.kernel import measure
+from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments import cost, executors, run_set
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
@@ -37,7 +42,7 @@ from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.search import Search
 from contextwise.experiments.trial.settings import DEFAULT_TOKENS
-from contextwise.reports.decided import overview_plots
+from contextwise.reports.decided import overview_plots, path_plot
 from contextwise.reports.trial import _path_table, plan_tables, runs_table, trial_page, trial_tables
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.model import starting_model
@@ -68,6 +73,32 @@ def finished(corpus_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def three(corpus: Path, folder: Path, **changes: Any) -> TrialSettings:
     return small_trial(corpus, folder, **{"arms": {"gpt2": None, "alike": [], "slower": SLOWER}} | changes)
+
+
+AGAIN = """
+import json, sys
+from contextwise import cli
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["contextwise", *words]
+    try:
+        cli.main()
+    except SystemExit as end:
+        assert end.code == 0, words
+    assert "torch" not in sys.modules, words
+"""
+
+
+def test_finished_work_is_found_again_before_torch_is_imported(finished, corpus_folder, tmp_path):
+    """Torch takes seconds to import, and the files alone tell that nothing is left to do."""
+    run, home = next((finished / "runs").glob("gpt2-s0-*")), tmp_path / "home"
+    corpus = Corpus.open(corpus_folder, split="validation")
+    measured = measure(run, Loss(limit=7), corpus, out=home)
+    commands = [["trial", str(finished)], ["train", str(run)]]
+    commands.append(["evaluate", str(run), "--corpus", str(corpus_folder), "--limit", "7", "--out", str(home)])
+    done = subprocess.run([sys.executable, "-c", AGAIN, json.dumps(commands)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "decided" in done.stdout and "nothing to do" in done.stderr and f"{measured.path}/" in done.stdout
 
 
 # ---- decisions ----
@@ -481,6 +512,18 @@ def test_a_plan_trains_no_run_and_writes_nothing(corpus_folder, tmp_path, capsys
     show(plan_tables(trial.plan(), "flops"))
     assert "At most 5 seeds: 16 runs (6 of them short, for the rates)" in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_a_figure_shows_one_interval_where_both_readings_have_the_same(spread):
+    tokens_N, document_N = np.full(8, 100.0), np.linspace(-spread, spread, 8)
+    path = sequential.looks(np.arange(5.0)[:, None] + document_N, tokens_N)
+    comparison = Comparison("a", "b", 256, 0.01, "fixed", path, 0.0)
+    plot = path_plot(comparison, 0, SimpleNamespace(comparisons=[comparison]))
+    names = [trace["name"] for trace in plot.figure["data"]]
+    both = ["on these held-out documents", "on any text like these documents"]
+    assert names == ["each seed", *(both if spread else ["interval"])]
+    assert ("The interval is the same for these held-out documents and" in plot.caption) != bool(spread)
 
 
 @pytest.mark.long

@@ -11,8 +11,9 @@ from contextwise.base.errors import ConfigError, DataError
 from contextwise.models.loading import load_tokenizer
 from contextwise.objectives import Cut, build_objective
 from contextwise.training import load_recipe, train
-from contextwise.training.export import model_card, validation_loss
+from contextwise.training.export import model_card
 from contextwise.training.inputs import TrainingInputs
+from contextwise.training.recipe import validation_loss
 from contextwise_papers.objectives.embedding import Embedder, load_text_model
 from contextwise_papers.objectives.specs import contrastive_losses
 from objective_corpora import vocabulary

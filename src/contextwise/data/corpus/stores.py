@@ -40,12 +40,13 @@ class ArrowStore:
                 self._ids = self.table.column("input_ids")
             except (pa.ArrowException, OSError, KeyError) as error:
                 raise DataError(f"{path} is damaged: {str(error)[:200]}; prepare the corpus again") from None
-        self.dtype = np.dtype(self._ids.type.value_type.to_pandas_dtype())
-        offsets = [column.offsets.to_numpy(zero_copy_only=True) for column in self._ids.chunks]
+        self.dtype = np.dtype(str(self._ids.type.value_type))
+        # Without a copy; to_numpy would import pandas, which is slow.
+        offsets = [np.from_dlpack(column.offsets) for column in self._ids.chunks]
         self.lengths = np.concatenate([np.diff(starts) for starts in offsets]).astype(np.int64)
 
     def document(self, index: int) -> np.ndarray:
-        return self._ids[index].values.to_numpy(zero_copy_only=True)
+        return np.from_dlpack(self._ids[index].values)
 
 
 class BinStore:

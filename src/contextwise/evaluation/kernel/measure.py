@@ -1,5 +1,6 @@
 """A measure: settings, how a subject is measured with them, and how the summary is shown."""
 
+import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -11,13 +12,13 @@ from rich.console import RenderableType
 
 from contextwise.base import plugins
 from contextwise.base.config import Settings
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.base.files import output_folder
+from contextwise.base.files import PARTIAL, output_folder
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.progress import interruption, say
-from contextwise.evaluation.kernel.result import Result, finished, write_result
+from contextwise.evaluation.kernel.result import Result, finished, is_result, write_result
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
 
@@ -149,8 +150,6 @@ def measure(
         CheckpointError: there is no such model, or it is damaged.
         Interrupted: the process was asked to stop; the finished part is kept.
     """
-    from contextwise.models.loading import kind_of
-
     started = time.monotonic()
     subject = source
     if not isinstance(subject, Subject):
@@ -160,20 +159,24 @@ def measure(
         raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
+    # The question does not depend on the model: results with the same question can be compared.
+    data = None if corpus is None else [corpus.fingerprint, corpus.split]
+    common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
+    if corpus is not None and settings.metadata_columns:
+        common["metadata"] = corpus.metadata_digest(settings.metadata_columns)
+    question = content_key(**common, settings=settings.identity())
+    if (known := _known(subject, settings, (question, settings.label(corpus)), home, out)) is not None:
+        return known
+    from contextwise.models.loading import kind_of
+
     kind = kind_of(subject.config)
     if kind not in settings.model_types:
         raise CheckpointError(
             f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
             f"{' or '.join(settings.model_types)}"
         )
-    requested, settings = settings.identity(), settings.resolved(subject, corpus)
+    settings = settings.resolved(subject, corpus)
     label, identity = settings.label(corpus), settings.identity()
-    # The question does not depend on the model: results with the same question can be compared.
-    data = None if corpus is None else [corpus.fingerprint, corpus.split]
-    common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
-    if corpus is not None and settings.metadata_columns:
-        common["metadata"] = corpus.metadata_digest(settings.metadata_columns)
-    question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
     read_by = {"tokenizer": subject.prompt_hash} if subject.loaded and corpus is None else {}
@@ -202,6 +205,22 @@ def measure(
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
     return settings.result(path, summary)
+
+
+def _known(
+    subject: Subject, settings: Measure, asked: tuple[str, str], home: Path | None, out: str | Path | None
+) -> Result | None:
+    """The result of a question and label, found by files alone; None if there is none, or only torch can tell."""
+    folders = (home or subject.home).glob(f"{settings.name}-*") if out is None else [output_folder(Path(out))]
+    wanted = (*asked, subject.known_dtype, "cpu")
+    for folder in sorted(each for each in folders if is_result(each) and PARTIAL not in each.name):
+        with contextlib.suppress(ContextwiseError):  # damaged
+            summary = (result := settings.result.open(folder, settings.name)).summary
+            same = tuple(map(summary.get, ("question", "label", "dtype", "device"))) == wanted
+            unfinished = folder.with_name(f"{folder.name}.unfinished").exists()  # it is removed by what follows
+            if same and not unfinished and summary["digest"] == subject.digest:
+                return result
+    return None
 
 
 def _run(settings: Measure, subject: Subject, corpus: "Corpus | None", work: Work, identity: dict[str, Any]) -> Outcome:

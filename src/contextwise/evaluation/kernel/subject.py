@@ -17,7 +17,7 @@ from contextwise.base.config import plain_number
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
-from contextwise.base.machine import keep_freed_memory, torch_device
+from contextwise.base.machine import keep_freed_memory, torch_device, without_gpu
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
@@ -212,6 +212,14 @@ class Subject:
         if self._dtype == "auto":
             return torch.float32 if self.device.type == "cpu" else None
         return getattr(torch, self._dtype)
+
+    @property
+    def known_dtype(self) -> str | None:
+        """The name of :attr:`dtype` for weights in files here that are loaded on the CPU; None where only torch can tell."""
+        on_cpu = self._device == "cpu" or (self._device == "auto" and without_gpu())
+        if self.loaded or not on_cpu or not Path(self.source).exists():
+            return None
+        return "float32" if self._dtype == "auto" else self._dtype
 
     @cached_property
     def digest(self) -> str:

@@ -76,13 +76,8 @@ def choose_targets(
     If fewer are eligible, all of them are used. ``block`` draws whole blocks of so many consecutive tokens, a power of two up
     to a 32nd of ``longest``, of which the last has ``longest`` tokens before it.
     """
+    check_longest(corpus, longest, limit)
     lengths = np.asarray(corpus.lengths[:limit], dtype=np.int64)
-    longest_document = int(lengths.max(initial=0))
-    if longest >= longest_document:
-        raise DataError(
-            f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
-            f"{longest_document:,} tokens; give shorter contexts, or a corpus of longer documents"
-        )
     first = longest - block + 1
     eligible = np.maximum(0, lengths - first) // block
     totals = np.cumsum(eligible)
@@ -91,6 +86,19 @@ def choose_targets(
     document = np.searchsorted(totals, chosen, side="right").astype(np.int64)
     start = (chosen - (totals - eligible)[document]) * block + first
     return Targets(np.repeat(document, block), (start[:, None] + np.arange(block)).ravel(), block)
+
+
+def check_longest(corpus: Documents, longest: int, limit: int | None = None, positions: int | None = None) -> None:
+    """Raise a DataError if no document is longer than a context, with the model's ``positions`` if those are too few, too."""
+    lengths = np.asarray(corpus.lengths[:limit])
+    if longest >= (longest_document := int(lengths.max(initial=0))):
+        few = (
+            f", and the model has positions for {positions:,}" if positions is not None and longest > positions else ""
+        )
+        raise DataError(
+            f"no document has a token with {longest:,} tokens before it: the longest of the {len(lengths):,} documents has "
+            f"{longest_document:,} tokens{few}; give shorter contexts, or a corpus of longer documents"
+        )
 
 
 def truncated_passes(

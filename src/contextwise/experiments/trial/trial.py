@@ -15,7 +15,7 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ from contextwise.base.estimates import as_json, listed
 from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
+from contextwise.base.schemas import built
 from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
-from contextwise.experiments.folder import Question
+from contextwise.experiments.folder import PlannedRun, Question
 from contextwise.experiments.run_set import RunSet
 from contextwise.experiments.trial.arms import Arms, Length, held_fixed, total_nats
 from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialResult
@@ -52,6 +53,8 @@ class Trial:
         # Of each interval, so that all hold together with the trial's.
         self.confidence = simultaneous(settings.confidence, len(settings.others) * len(self.arms.budgets))
         self._refuse_other()
+        if self._plan_fits() and (costs := self.folder.plan().get("costs")):  # torch takes seconds to find them again
+            self.arms.planned = {name: built(PlannedRun, values) for name, values in costs.items()}
         self.factors: dict[str, float] = {}
         self.rates: list[RateRow] = []
         self.chosen_rates: list[ChosenRate] = []
@@ -127,6 +130,7 @@ class Trial:
         values = self.settings.model_dump(mode="json", exclude={"output"})
         values["corpus"] = str(Path(values["corpus"]).absolute())
         plan = {"step_seconds": step_seconds, "near_copies": self.arms.documents.compared, **self._content()}
+        plan["costs"] = {name: asdict(run) for name, run in self.arms.planned.items()}
         self.folder.write(values, plan)
 
     # ---- the plan ----

@@ -6,6 +6,7 @@ reads that copy, so that an edit of the file while it trains changes nothing. Th
 reading: it is run only if the same bytes were named on this machine.
 """
 
+import ast
 import contextlib
 import hashlib
 import re
@@ -16,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from contextwise.base.config import parse_yaml
-from contextwise.base.errors import CheckpointError, ConfigError, misspelt, one_line
+from contextwise.base.errors import CheckpointError, ConfigError, did_you_mean, misspelt, one_line
 from contextwise.base.files import expanded
 from contextwise.base.hashes import cache_folder
 from contextwise.base.progress import say_once
@@ -49,6 +50,24 @@ def read_code(file: str | Path) -> bytes:
     except OSError as error:
         fix = f"give the path of a Python file{misspelt(expanded(file))}"
         raise ConfigError(f"the variant's file {file} cannot be read ({error.strerror}); {fix}") from None
+
+
+def check_name(code: bytes, file: str, name: str) -> None:
+    """Raise a ConfigError for a name that occurs nowhere in a file's code, without running it, which takes torch."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):  # said when it is run
+        return
+    if not re.search(rf"\b{name}\b|import \*|globals\(", code.decode(errors="replace")):
+        defined = (each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef))
+        raise unknown_name(file, name, [each.name for each in defined])
+
+
+def unknown_name(file: str, name: str, known: list[str]) -> ConfigError:
+    """The error for a name that is none of the classes and functions of a file."""
+    if not known:
+        return ConfigError(f"the file {file} defines no class and no function; define {name!r} there")
+    return ConfigError(f"the file {file} has no class and no function {name!r}; {did_you_mean(name, known)}")
 
 
 def digest(code: bytes) -> str:

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 
-from contextwise.base.errors import ConfigError, ContextwiseError, did_you_mean
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import evaluation_mode, final_hidden_states
 from contextwise.models.matrices import ties_of
 from contextwise.models.spec import build_model, meta_model
-from contextwise.models.variant.code import known_code, reason, run_code
+from contextwise.models.variant.code import known_code, reason, run_code, unknown_name
 
 
 class VariantConfig(ComposedConfig):
@@ -72,9 +72,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         module = run_code(config.sha256, config.file)
         own = getattr(module, config.name, None)
         if not callable(own):
-            names = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
-            hint = did_you_mean(config.name, names)
-            raise ConfigError(f"the file {config.file} has no class and no function {config.name!r}; {hint}")
+            named = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+            raise unknown_name(config.file, config.name, named)
         self.part: nn.Module | None = None
         try:
             if isinstance(own, type) and issubclass(own, PreTrainedModel):

@@ -27,6 +27,8 @@ DEFAULT_SAMPLES = 1024
 BLOCKS = 32
 """In bands, the longest context over the targets of a block, and the fewest blocks of more than 32 targets: shorter and more
 blocks come from more documents."""
+FEWEST_BLOCKS = 16
+"""The fewest blocks of several targets: few targets come from as many documents as an interval takes."""
 
 
 class CurveResult(Result):
@@ -140,6 +142,8 @@ class Curve(Measure):
         return self
 
     def resolved(self, subject: Subject, corpus: "Corpus | None") -> Self:
+        from contextwise.evaluation.scoring.truncated import check_longest
+
         start = None if self.mode == "running" or corpus is None else corpus.window_start(self.bos)
         usual = subject.context()
         if start is not None and subject.positions is not None:
@@ -147,6 +151,8 @@ class Curve(Measure):
         context = max(self.contexts) if self.contexts else self.context or self._reached(usual, corpus)
         if self.mode == "running":
             return self.model_copy(update={"context": context, "bos": False})
+        if corpus is not None:  # before the weights are loaded
+            check_longest(corpus, context, self.limit, subject.positions)
         powers = [*(2**i for i in range((context - 1).bit_length())), context]
         contexts = sorted(set(self.contexts)) if self.contexts else powers
         further = {"samples": self.samples or DEFAULT_SAMPLES, "bos": start is not None}
@@ -160,7 +166,8 @@ class Curve(Measure):
         assert self.context is not None and self.samples is not None
         if self.mode != "bands":
             return 1
-        return power_of_two(max(1, min(self.context // BLOCKS, max(BLOCKS, self.samples // BLOCKS))))
+        of_few = min(BLOCKS, self.samples // FEWEST_BLOCKS)
+        return power_of_two(max(1, min(self.context // BLOCKS, max(of_few, self.samples // BLOCKS))))
 
     def _reached(self, context: int, corpus: "Corpus | None") -> int:
         """``context``, or the largest power of two that as many documents reach as an interval takes, else the longest does."""
