@@ -180,7 +180,6 @@ def answers() -> list[str]:
     (_, low_adamw, high_adamw), (_, low_muon, _) = norm.values()
     assert low_adamw < 0 < high_adamw and low_muon > 0  # undecided, and worse
     assert all(value < 0 for value, _, _ in against("gpt2", name, "embedding_norm").values())
-    adamw, muon = map(whole, norm.values())
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
     curve = read("curve-smollm2-cpu")
     effective = curve["measures"]["effective_context"]
@@ -191,9 +190,8 @@ def answers() -> list[str]:
         f"{curve['bins'][-1]['visible_to']:,} can show: there the loss still falls |",
         "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context? "
         f"{budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
-        "(docs/results/injections.md#norms-and-their-control). But a norm after GPT-2's embedding lowers the loss as much. "
-        f"ContextLM's loss minus that of GPT-2 with this norm is {adamw} with AdamW (undecided) and "
-        f"{muon} with Muon (worse) |",
+        "(docs/results/injections.md#norms-and-their-control). But a norm after the embedding, without any prediction, gains "
+        "as much: against GPT-2 with that norm, ContextLM is undecided with AdamW and worse with Muon |",
         "| How long does training to the loss of nanoGPT's `train.py` take on two CPU cores? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss) "
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), because Muon needs fewer tokens and the steps are "
