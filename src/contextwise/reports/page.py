@@ -20,7 +20,6 @@ from rich.padding import Padding
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.files import atomic_write, relative_to_here
-from contextwise.base.machine import own_version
 from contextwise.base.tables import Table
 
 DOCTYPE = "<!doctype html>"
@@ -88,6 +87,8 @@ class Page:
 
     def render(self) -> str:
         """The HTML file."""
+        from contextwise.base.machine import own_version
+
         sections = [section for section in self.sections if section.parts]
         parts = [part for section in sections for part in section.parts]
         figures = {part.id: part.figure for part in parts if isinstance(part, Plot)}

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base import plugins
 from contextwise.base.errors import ConfigError
 from contextwise.base.estimates import Estimate, count, duration
 from contextwise.base.lazy import object_named
@@ -152,6 +151,8 @@ def parts_of(result: Any) -> list[Any]:
 
 def text_of_measurement(result: Any) -> Any:
     """What the verb of a measure prints."""
+    from contextwise.base import plugins
+
     measure = plugins.load("measures").get(result.measure)
     return result.answer if measure is None else measure.table(result.summary)
 
