@@ -159,8 +159,9 @@ def test_texts_begin_with_the_start_token_that_the_tokenizer_puts_before_them(tm
     with torch.no_grad():
         log_p = model(torch.tensor(windows)[:, :-1]).logits[:, -1].log_softmax(-1)
     expected = -log_p.gather(1, torch.tensor(windows)[:, -1:]).mean()
+    (tmp_path / "long.txt").write_text("some words " * 20)
     with pytest.raises(ConfigError, match="at most 47 behind a start token"):
-        contextwise_python.curve("model", corpus="texts.jsonl", context=48, bos=True)
+        contextwise_python.curve("model", corpus="long.txt", context=48, bos=True)
     begun = contextwise_python.curve("model", bos=True, **ways)
     assert begun.bins[0]["loss"] == pytest.approx(expected.item(), rel=1e-5)
 

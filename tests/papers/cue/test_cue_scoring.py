@@ -24,7 +24,7 @@ from contextwise_papers.cue.sentences.running import Rows, Sentences, dropped, s
 from cue_runs import Runs, recipe, write_articles
 from measured import evaluate_model, evaluate_sentences
 from sentence_models import cue_model, make_corpus, proxy_model, sentence_model, write_text_encoder
-from small import save_model
+from small import save_model, write_rows
 
 LONGEST = 128
 
@@ -171,14 +171,25 @@ def test_what_is_dropped_depends_on_seed_and_number_alone():
     assert dropped(sets, 0.0) == sets
 
 
-def test_contexts_are_encoded_once(corpus, monkeypatch):
+def test_contexts_are_encoded_once(corpus, tmp_path, monkeypatch):
     first = evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy()
 
     def fails(*_):
         raise AssertionError("a text that is in the cache was encoded again")
 
     monkeypatch.setattr(TextEncoder, "encode", fails)
-    assert np.array_equal(evaluate_sentences("cue", corpus).tokens()["nats"].to_numpy(), first)
+    again = evaluate_sentences("cue", corpus, out=tmp_path / "again")
+    assert np.array_equal(again.tokens()["nats"].to_numpy(), first)
+
+
+def test_other_metadata_of_the_same_texts_are_another_question(folder, corpus, tmp_path):
+    first = evaluate_sentences("cue", corpus)
+    articles = (folder / "articles.jsonl").read_text().splitlines()
+    rows = ({**json.loads(line), "title": "another title"} for line in articles)
+    prepare_corpus(write_rows(tmp_path / "others.jsonl", rows), "bytes", tmp_path / "corpus", validation=0.0)
+    other = Corpus.open(tmp_path / "corpus")
+    assert other.fingerprint == corpus.fingerprint
+    assert evaluate_sentences("cue", corpus).path == first.path != evaluate_sentences("cue", other).path
 
 
 def test_a_context_of_no_training_is_said(corpus):

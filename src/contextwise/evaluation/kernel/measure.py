@@ -159,13 +159,7 @@ def measure(
         raise ConfigError("a Subject has its own dtype, device and batch_tokens; give them when you make it")
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
-    # The question does not depend on the model: results with the same question can be compared.
-    data = None if corpus is None else [corpus.fingerprint, corpus.split]
-    common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
-    if corpus is not None and settings.metadata_columns:
-        common["metadata"] = corpus.metadata_digest(settings.metadata_columns)
-    question = content_key(**common, settings=settings.identity())
-    if (known := _known(subject, settings, (question, settings.label(corpus)), home, out)) is not None:
+    if (known := _known(subject, settings, corpus, home, out)) is not None:
         return known
     from contextwise.models.loading import kind_of
 
@@ -175,8 +169,10 @@ def measure(
             f"{subject.source} is an {kind} ({subject.config.model_type}), but {settings.name} needs a "
             f"{' or '.join(settings.model_types)}"
         )
-    settings = settings.resolved(subject, corpus)
+    requested, settings = settings.identity(), settings.resolved(subject, corpus)
     label, identity = settings.label(corpus), settings.identity()
+    common = _common(settings, corpus)
+    question = content_key(**common, settings=requested)
     resolved = content_key(**common, settings=identity)
     number_format = "saved" if subject.dtype is None else str(subject.dtype)
     read_by = {"tokenizer": subject.prompt_hash} if subject.loaded and corpus is None else {}
@@ -207,12 +203,27 @@ def measure(
     return settings.result(path, summary)
 
 
+def _common(settings: Measure, corpus: "Corpus | None") -> dict[str, Any]:
+    """What a question holds beside settings. It does not depend on the model: results with one question can be compared."""
+    data = None if corpus is None else [corpus.fingerprint, corpus.split]
+    common: dict[str, Any] = {"measure": settings.name, "version": settings.version, "data": data}
+    if corpus is not None and settings.metadata_columns:
+        common["metadata"] = corpus.metadata_digest(settings.metadata_columns)
+    return common
+
+
 def _known(
-    subject: Subject, settings: Measure, asked: tuple[str, str], home: Path | None, out: str | Path | None
+    subject: Subject, settings: Measure, corpus: "Corpus | None", home: Path | None, out: str | Path | None
 ) -> Result | None:
     """The result of a question and label, found by files alone; None if there is none, or only torch can tell."""
+    try:
+        question = content_key(**_common(settings, corpus), settings=settings.identity())
+    except (
+        ContextwiseError
+    ):  # such as a column that is not there, of which the settings say more when they are resolved
+        return None
     folders = (home or subject.home).glob(f"{settings.name}-*") if out is None else [output_folder(Path(out))]
-    wanted = (*asked, subject.known_dtype, "cpu")
+    wanted = (question, settings.label(corpus), subject.known_dtype, "cpu")
     for folder in sorted(each for each in folders if is_result(each) and PARTIAL not in each.name):
         with contextlib.suppress(ContextwiseError):  # damaged
             summary = (result := settings.result.open(folder, settings.name)).summary
