@@ -20,6 +20,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 import torch
+import yaml
 from accelerate import dispatch_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -91,8 +92,23 @@ def test_what_a_relative_path_opened_stays_when_the_process_goes_elsewhere(
     assert len(before) and run.metrics() == before and run.environment() and run.answer == results["run"].answer
     assert result.documents == curve.documents
     corpus.verify()
+    corpus.first(50).verify()
+    assert contextwise.evaluate(run, corpus, limit=1).summary["digest"] == Subject(run.path).digest
     assert corpus.tokenizer().get_vocab() == Subject(loaded).tokenizer.get_vocab()
-    assert (str(run.path), Subject(loaded).digest) == ("s0", Subject(contextwise.load(results["run"])).digest)
+    assert Subject(loaded).digest == Subject(contextwise.load(results["run"])).digest
+    assert run.path == results["run"].path.absolute()
+
+
+def test_the_model_of_a_run_is_another_source_than_the_run(results, corpus_folder, tmp_path):
+    """The run says with which context it was trained; its model's folder does not."""
+    run = RunFolder(shutil.copytree(results["run"].path, tmp_path / "run"))
+    recipe = yaml.safe_load(run.recipe_file.read_text())
+    recipe["data"]["context"] //= 2
+    run.recipe_file.write_text(yaml.safe_dump(recipe))
+    ours = contextwise.evaluate(run, corpus_folder, limit=2, out=tmp_path / "out")
+    assert ours.summary["settings"]["context"] == recipe["data"]["context"]
+    with pytest.raises(ConfigError, match="holds another result"):
+        contextwise.evaluate(run.model, corpus_folder, limit=2, out=tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["evaluation", "curve", "comparison"])

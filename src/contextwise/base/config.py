@@ -227,8 +227,12 @@ def with_options(overrides: Sequence[str] | None, options: Mapping[str, Any]) ->
 def check_once(overrides: Sequence[str] | Mapping[str, Any] | None, options: Mapping[str, Any]) -> None:
     """Raise a ConfigError if an override gives another value to one of ``options``, dotted key -> value."""
     for key, value in settings_of(overrides or []):
-        if key in options and options[key] != value:
-            raise ConfigError(f"{key} is given twice, as {options[key]!r} and as --set {key}={value}; give one of them")
+        if key in options and (first := _in_words(options[key])) != (second := _in_words(value)):
+            raise ConfigError(f"{key} is given twice, as {first} and as --set {key}={second}; give one of them")
+
+
+def _in_words(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def with_output(

@@ -96,6 +96,11 @@ def expanded(path: str | Path) -> Path:
         ) from None
 
 
+def still_at(given: Path, place: Path) -> Path:
+    """The path ``given`` of an absolute place, if it still leads there from the current folder; else the place."""
+    return given if given.absolute() == place else place
+
+
 def output_folder(path: Path) -> Path:
     """The folder to write for a path that a user gave: what a link stands for, so that it has one lock.
 
@@ -104,7 +109,12 @@ def output_folder(path: Path) -> Path:
     path = expanded(path)
     if path.name in ("", "..", "."):
         raise ConfigError(f"the output is {str(path)!r}, which names no new folder; give a name in it")
-    return path.resolve() if path.is_symlink() else path
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except RuntimeError:  # of Python before 3.13
+        raise ConfigError(
+            f"the output {path} is a link that leads back to itself; remove it, or give another path"
+        ) from None
 
 
 def without_folders(value: Any) -> Any:

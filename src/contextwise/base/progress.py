@@ -63,7 +63,8 @@ def say(text: str, command: bool = False) -> None:
     A terminal shows whole words; a ``command``, and a line of a log file, are one line for those who copy or search it.
     """
     if first_process():
-        console.print(text, markup=False, soft_wrap=command or not console.is_terminal)
+        whole = command or not console.is_terminal or max(map(len, text.split()), default=0) > console.width
+        console.print(text, markup=False, soft_wrap=whole)
 
 
 @functools.cache

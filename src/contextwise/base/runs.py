@@ -24,6 +24,7 @@ from contextwise.base.files import (
     expanded,
     make_folder,
     read_sealed_json,
+    still_at,
     write_sealed_json,
 )
 from contextwise.base.schemas import Count, Number, matching, parse_json
@@ -98,18 +99,22 @@ class RecipeOfRun(BaseModel):
 class RunFolder(Viewed):
     """The folder of a run. The constructor reads and writes nothing."""
 
-    recipe_file = property(lambda self: self._folder / "recipe.yaml")
-    environment_file = property(lambda self: self._folder / "environment.json")
-    metrics_file = property(lambda self: self._folder / "metrics.jsonl")
-    summary_file = property(lambda self: self._folder / "summary.json")
-    divergence_file = property(lambda self: self._folder / "diverged.json")
-    checkpoints = property(lambda self: self._folder / "checkpoints")
-    model = property(lambda self: self._folder / "model")
-    evaluation = property(lambda self: self._folder / "evaluation")
+    recipe_file = property(lambda self: self.path / "recipe.yaml")
+    environment_file = property(lambda self: self.path / "environment.json")
+    metrics_file = property(lambda self: self.path / "metrics.jsonl")
+    summary_file = property(lambda self: self.path / "summary.json")
+    divergence_file = property(lambda self: self.path / "diverged.json")
+    checkpoints = property(lambda self: self.path / "checkpoints")
+    model = property(lambda self: self.path / "model")
+    evaluation = property(lambda self: self.path / "evaluation")
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self._folder = self.path.absolute()  # wherever the process goes
+        self._places = Path(path), Path(path).absolute()
+
+    @property
+    def path(self) -> Path:
+        """As it was given; absolute when the process has changed its folder since."""
+        return still_at(*self._places)
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r}): {self.answer}"

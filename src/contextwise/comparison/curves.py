@@ -150,6 +150,11 @@ def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
                         f"{source} was measured with {name} {settings.get(name)}, {sources[0]} with "
                         f"{first['settings'].get(name)}, and so at other targets; measure both alike, or with --mode running"
                     )
+        starts = {row["visible_to"]: row["visible_from"] for row in curves[0].bins}
+        if any(starts.get(row["visible_to"], row["visible_from"]) != row["visible_from"] for row in curve.bins):
+            raise DataError(
+                f"{source} was measured in other bands than {sources[0]}, as another version does; measure both again"
+            )
     if len({bool(curve.summary["settings"].get("bos")) for curve in curves}) > 1:
         say("note: a start token stands before the windows of some curves alone, which lowers their first rows (--bos)")
     return curves

@@ -3,6 +3,7 @@
 A document's split is drawn from a hash of its text, or is that of its source (``train=a.jsonl test=b.jsonl``).
 """
 
+import difflib
 import os
 import re
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.progress import say
 from contextwise.data.sources import BadRecord, Document, Record, Source, with_parts
 
 BATCH_BYTES = 4_000_000
@@ -271,6 +273,9 @@ def read_splits(given: Sequence[str]) -> tuple[list[str], list[str] | None]:
             )
         if name in _RESERVED:
             raise ConfigError(f"no split can be called {name!r}, which the corpus uses itself; choose another name")
+        near = [*difflib.get_close_matches(name, SPLITS, n=1), *(each for each in SPLITS if each.startswith(name[:3]))]
+        if name not in SPLITS and near:
+            say(f"note: the split is called {name!r}, not {near[0]!r}, which `train` or a measure looks for")
         named.append((source, name))
     return [source for source, _ in named], [name for _, name in named]
 

@@ -14,9 +14,11 @@ from contextwise.data.documents import check_ids
 class Documents(Protocol):
     """Interface of a corpus that windows require."""
 
-    path: Path
     split: str
     lengths: np.ndarray
+
+    @property
+    def path(self) -> Path: ...
 
     @property
     def end_of_text(self) -> int | None: ...

@@ -58,7 +58,7 @@ def trial_tables(result: TrialResult) -> RenderableType:
         *(f"Learning rates of {sentence}" for sentence in _rate_sentences(result)),
         "",
         result_table(result),
-        f"The trial stopped after {duration(result.seconds)}: {STOPPED[result.stopped]}.",
+        f"The trial stopped after {duration(result.trained_for)} of training: {STOPPED[result.stopped]}.",
         *(f"Note: {note}" for note in result.notes),
     )
 
@@ -203,7 +203,7 @@ def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page
         ),
         Section("Along the budgets", _along(result)),
         Section("Seed by seed", paths if len(paths) > 1 else []),
-        Section("Cost", [result_table(result), f"Wall time so far: {duration(result.seconds)}."]),
+        Section("Cost", [result_table(result), f"The runs took {duration(result.trained_for)} of training."]),
         Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
         Section(
             "What was held fixed",

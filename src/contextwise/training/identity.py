@@ -9,6 +9,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 from contextwise.base.errors import CheckpointError, ContextwiseError, DataError
+from contextwise.base.files import remove_leftovers
 from contextwise.base.hashes import damage, model_digest
 from contextwise.base.pretrained import hub_revision
 from contextwise.base.progress import say, say_once
@@ -87,6 +88,8 @@ def finished_run(recipe: Recipe) -> RunFolder | None:
     if processes() > 1 or not run.finished:
         return None
     with run.locked():
+        for folder in (run.path, run.checkpoints):
+            remove_leftovers(folder)
         return run if is_sound(run, recipe, input_hashes(recipe)) else None
 
 

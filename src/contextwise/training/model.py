@@ -42,7 +42,10 @@ def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
     problems = [problem for each in recipe.objectives for problem in wrong_kind(each, kind, source)]
     positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and positions < context:
-        why, fix = f"but {source} has only {positions} positions", "extend its rotary positions in its config.json"
+        why, fix = (
+            f"but {source} has only {positions} positions",
+            "save a copy with more rotary positions (docs/train.md)",
+        )
         if not getattr(stock, "rope_parameters", None):
             why, fix = f"{why}, which are not rotary", "take a model with rotary positions"
         problems.append(Problem(why, "data.context", context, f"choose at most {positions}, or {fix}"))

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 from transformers import DistilBertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, not_installed
+from contextwise.base.errors import CheckpointError, ConfigError, DataError, not_installed
+from contextwise.base.estimates import counted
 from contextwise.base.files import disk_errors, exclusive, write_json
 from contextwise.base.progress import progress_bar, say
 from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
@@ -199,21 +200,28 @@ def _checksums(rows: np.ndarray) -> list[int]:
 class VectorFile:
     """The rows of a file of encoded texts, memory-mapped; ``file[rows]`` are vectors, (N, C). A pickled copy opens the file."""
 
-    def __init__(self, path: Path, width: int) -> None:
-        self.path, self.width = path, width
+    def __init__(self, path: Path, width: int, inode: int | None = None, count: int = 0) -> None:
+        self.path, self.width, self._inode, self._count = path, width, inode, count
         self.open()
 
     def open(self) -> None:
-        """Map the rows that the file has by now, without what a killed process has written of another."""
-        kind = _row_type(self.width)
-        count = self.path.stat().st_size // kind.itemsize if self.path.exists() else 0
+        """Map the rows that the file has by now, without what a killed process has written of another.
+
+        Raises:
+            DataError: it is not the file of before, whose row numbers are in use.
+        """
+        kind, found = _row_type(self.width), self.path.stat() if self.path.exists() else None
+        inode, count = (found.st_ino, found.st_size // kind.itemsize) if found else (None, 0)
+        if self._inode not in (None, inode) or count < self._count:
+            raise DataError(f"{self.path} was removed or replaced while it was in use; run the same command again")
+        self._inode, self._count = inode, count
         self.rows: Any = np.memmap(self.path, kind, "r", shape=(count,)) if count else np.empty(0, kind)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self.rows["vector"][rows])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return VectorFile, (self.path, self.width)
+        return VectorFile, (self.path, self.width, self._inode, self._count)
 
 
 class EncodedTexts:
@@ -223,7 +231,7 @@ class EncodedTexts:
     (16 bytes, hash of the text), ``cut`` (whether the text was truncated to the encoder's limit), ``vector`` (C,) float32 and a
     checksum. Rows are only added, under a lock: a killed process loses at most the last :data:`WRITTEN_TEXTS` texts, and a
     text that two processes encode is stored twice. A damaged row is not read, and its text is encoded again. Rows of ``table``
-    keep their meaning, also in a process that it is sent to.
+    keep their meaning, also in a process that it is sent to, or a DataError says that the file was replaced.
     """
 
     def __init__(self, encoder: TextEncoder, folder: Path) -> None:
@@ -286,6 +294,7 @@ class EncodedTexts:
 
     def _read(self, rows: np.ndarray, first: int) -> None:
         """Index rows of the table, from number ``first`` on."""
+        damaged = 0
         for row, (key, cut, crc, expected) in enumerate(
             zip(rows["key"], rows["cut"], _checksums(rows), rows["crc"], strict=True), first
         ):
@@ -293,6 +302,10 @@ class EncodedTexts:
                 self._rows.setdefault(key.tobytes(), row)
                 if cut:
                     self._cut.add(row)
+            else:
+                damaged += 1
+        if damaged:
+            say(f"warning: damaged in {self.table.path}: {counted(damaged, 'text')}, which will be encoded again")
 
 
 class TextTable:

@@ -19,6 +19,7 @@ FREE_SIZES = 3  # number of sizes from which the plan also recommends sizes betw
 FARTHEST = 30.0  # a budget beyond this multiple of the sweep's largest FLOPs is refused without ``far``
 CONTEXTS_BEYOND = 8.0  # contexts are searched up to this multiple of the longest, and down to half of the shortest
 SIZES_BEYOND = 30.0  # sizes are searched up to this multiple of the largest, and down to a quarter of the smallest
+LONG = 10.0  # an extrapolation in one direction beyond this factor gets a note
 LEAST_SHARE = 0.01  # resamples at a bound of the search get a note from this share on
 NO_FLOOR = 0.01  # a floor whose interval begins below this share of the lowest loss may be zero
 
@@ -145,6 +146,12 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         if name in trend.sizes:
             of_size = [best_context(law, cost, budget.amount, size, bounds) for law in laws]
             each_size.append(_recommendation(analysis, followed(of_size), name, reach))
+    far_names = [f"{times[name]:.0f} times the {name}" for name in times if times[name] > LONG and name != "flops"]
+    if far_names:
+        notes.append(
+            f"The plan has {' and '.join(far_names)} of any run of the sweep. If the sweep's curves have hardly begun to "
+            "flatten, the loss predicted so far beyond them is too low."
+        )
     notes += floor_notes(analysis)
     if observed.constant_rate:
         notes.append(

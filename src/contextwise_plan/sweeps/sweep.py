@@ -120,10 +120,8 @@ class Sweep(RunSet):
     @property
     def notes(self) -> list[str]:
         """Notes on what no plan can be made of, or is not quite equal."""
-        contexts, notes = (
-            {run.context for run in self.plan},
-            [*filter(None, [few_steps(run.steps for run in self.plan)])],
-        )
+        contexts = {run.context for run in self.plan}
+        notes = [note for note in [few_steps(run.steps for run in self.plan)] if note]
         if len(contexts) < FEWEST_CONTEXTS:
             notes.append(
                 f"the grid has {counted(len(contexts), 'training context')}, and contextwise plan budget needs "

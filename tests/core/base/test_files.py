@@ -320,6 +320,12 @@ def test_an_output_that_leads_nowhere_is_refused(tmp_path, monkeypatch, out, mes
         output_folder(Path(out))
 
 
+def test_an_output_that_is_a_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises((ConfigError, OSError), match="loop"):  # which one depends on the version of Python
+        output_folder(tmp_path / "loop")
+
+
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_lock_that_cannot_be_made_leaves_no_folder(tmp_path, monkeypatch, inside):
     def fail(*_):

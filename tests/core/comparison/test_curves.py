@@ -30,11 +30,12 @@ def sums_of(documents, nats_DT, windows):
     )
 
 
-def written(folder, name, context, law, documents, fingerprint="f", mode="running"):
+def written(folder, name, context, law, documents, fingerprint="f", mode="running", earlier=0):
     """A curve whose loss at t visible tokens is ``law(t)``, higher by ``bump`` in each document of ``documents``."""
     nats_DT = np.array([law(np.arange(1, context + 1)) + bump for _, bump in documents])
     passes = sums_of(np.array([index for index, _ in documents]), 2 * nats_DT, windows=2)
     bins, measures = curve_measures(passes, 0.01)
+    bins[-1]["visible_from"] -= earlier
     corpus = {"path": "corpus", "split": "validation", "fingerprint": fingerprint, "tokenizer_hash": "t"}
     counts = {"trained_context": None, "rope_factor": None, "documents": len(documents), "targets": 9}
     settings = Curve(context=context, mode=mode).model_dump(mode="json")
@@ -110,6 +111,14 @@ def test_a_curve_that_is_given_twice_is_refused(tmp_path):
     curve, other = (written(tmp_path, name, 8, SHORT, SIX) for name in ("here", "there"))
     with pytest.raises(ConfigError, match="here is given twice"):
         open_curves([curve, other, f"{tmp_path}/there/../here"])
+
+
+def test_curves_in_other_bands_are_refused(tmp_path):
+    curves = [written(tmp_path, name, 8, SHORT, SIX, mode="bands") for name in ("here", "there")]
+    compare_curves(open_curves(curves))
+    folder = written(tmp_path / "old", "there", 8, SHORT, SIX, mode="bands", earlier=1)
+    with pytest.raises(DataError, match="there was measured in other bands than .*here"):
+        open_curves([curves[0], folder])
 
 
 def test_chosen_contexts_have_no_average(tmp_path):

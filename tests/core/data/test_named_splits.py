@@ -132,3 +132,11 @@ def test_the_command_takes_named_splits(contextwise, parts):
     assert status == 0, errors
     rows = [line.split()[:2] for line in printed.split("\n") if line.startswith((" train", " adapt", " test"))]
     assert rows == [["train", "3"], ["adapt", "1"], ["test", "2"]]
+
+
+def test_a_split_whose_name_is_nearly_a_known_one_gets_a_note(capsys):
+    for name, known in (("trian", "train"), ("val", "validation")):
+        read_splits([f"{name}=texts.jsonl"])
+        assert f"note: the split is called {name!r}, not {known!r}" in " ".join(capsys.readouterr().err.split())
+    read_splits(["german=texts.jsonl"])
+    assert not capsys.readouterr().err

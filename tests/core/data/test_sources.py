@@ -108,6 +108,9 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     assert other.why == "the file is not UTF-8 text (byte 0): convert it, as with iconv -f UTF-16 -t UTF-8"
     assert picture.where == str(tmp_path / "picture.png") and "LATIN1" in picture.why
     (tmp_path / "16.txt").unlink()
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+    with pytest.raises(DataError, match="it holds zero bytes, so it is no text in another encoding either"):
+        read(tmp_path)
     (tmp_path / "paper.pdf").write_bytes(b"%PDF")
     first, _ = read(tmp_path)
     assert first.where == str(tmp_path / "paper.pdf") and first.why.startswith("the file is a PDF: write its text into")

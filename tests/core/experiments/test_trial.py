@@ -1,12 +1,10 @@
 """Trials: what is equal between arms, the decision after each seed, resuming, the search over rates, and bad input."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +26,7 @@ from contextwise.base.recipes import shipped_recipes
 from contextwise.base.runs import RunFolder
 from contextwise.comparison import sequential
 from contextwise.comparison.comparison import compare
-from contextwise.comparison.decided import Comparison
+from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import half_widths
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.evaluation.kernel import measure
@@ -37,7 +35,6 @@ from contextwise.experiments import cost, executors, run_set
 from contextwise.experiments.cost import seconds_per_step
 from contextwise.experiments.executors import ExecutorSettings, cores
 from contextwise.experiments.trial import Trial, TrialSettings, load_trial
-from contextwise.experiments.trial import trial as trial_module
 from contextwise.experiments.trial.arms import Arms, total_nats
 from contextwise.experiments.trial.documents import ScoredDocuments
 from contextwise.experiments.trial.search import Search
@@ -567,32 +564,11 @@ def test_arms_of_a_file_are_names_recipes_and_settings(corpus_folder, tmp_path):
     assert again == trial.settings
 
 
-def test_a_look_at_a_finished_trial_takes_none_of_its_time(finished, corpus_folder, monkeypatch):
-    spent, real, seed = 0.0, time.monotonic, Trial._seed
-
-    def read(self: Trial, *arguments: Any) -> None:
-        nonlocal spent
-        seed(self, *arguments)
-        spent += 1e6
-
-    monkeypatch.setattr(Trial, "_seed", read)
-    monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + spent))
-    assert 0 < Trial(three(corpus_folder, finished)).run().seconds < 1e5
-
-
-@pytest.mark.long
-def test_the_wait_for_another_process_is_not_counted_again(corpus_folder, tmp_path, monkeypatch):
-    waited, real = 0.0, time.monotonic
-
-    @contextlib.contextmanager
-    def exclusive(*_: Any, **__: Any) -> Any:
-        nonlocal waited
-        waited = 1e6
-        yield
-
-    monkeypatch.setattr(trial_module, "exclusive", exclusive)
-    monkeypatch.setattr(trial_module, "time", SimpleNamespace(monotonic=lambda: real() + waited))
-    assert 0 < Trial(small_trial(corpus_folder, tmp_path / "t", seeds=2, tokens=64)).run().seconds < 1e5
+def test_the_time_of_a_trial_is_that_of_its_runs(finished, corpus_folder):
+    (finished / RESULT).unlink()  # as if it had been killed before the look
+    result = Trial(three(corpus_folder, finished)).run()
+    runs = [RunFolder(path).summary()["seconds"] for path in (finished / "runs").iterdir()]
+    assert result.trained_for == pytest.approx(sum(runs)) and result.stopped
 
 
 # ---- bad input ----

@@ -162,7 +162,9 @@ def test_a_model_trains_on_with_the_positions_of_its_configuration(context, rope
     model.save_pretrained(tmp_path / "short")
     values = values_from(tmp_path / "long", corpus_folder, tmp_path / "run")
     save_model(tmp_path / "long", model)
-    with pytest.raises(ConfigError, match="has only 16 positions; choose at most 16, or extend its rotary positions"):
+    with pytest.raises(
+        ConfigError, match="has only 16 positions; choose at most 16, or save a copy with more rotary positions"
+    ):
         trained(values)
     changed = stock_config(model.config)
     changed.rope_parameters |= {"rope_type": rope, "factor": 2.0, "original_max_position_embeddings": 16}

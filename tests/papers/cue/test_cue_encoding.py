@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -265,3 +266,17 @@ def test_a_pretrained_encoder_finds_similar_texts(tmp_path):
     store = EncodedTexts(encoder, tmp_path)
     a, b, c = torch.nn.functional.normalize(vectors_of(store, texts))
     assert a @ b > 0.4 > 0.2 > a @ c
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_a_cache_that_is_replaced_while_it_is_read_is_told(encoder, tmp_path, remove):
+    """Its rows would be those of other texts."""
+    store = EncodedTexts(encoder, tmp_path)
+    store.rows(["one", "two"])
+    sent = pickle.dumps(store.table)
+    shutil.rmtree(store.folder)
+    if not remove:
+        EncodedTexts(encoder, tmp_path).rows(["other", "words", "here"])
+    for use in (lambda: store.rows(["three"]), lambda: pickle.loads(sent)):
+        with pytest.raises(DataError, match="was removed or replaced while it was in use; run the same command again"):
+            use()

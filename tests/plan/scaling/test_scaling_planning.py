@@ -244,6 +244,16 @@ def test_an_unfinished_sweep_is_planned_from_if_asked_for(tmp_path):
 
 
 @pytest.mark.long
+def test_a_plan_far_out_says_so(planned):
+    plan = planned("exact", 60)
+    (said,) = [note for note in plan.notes if "of any run of the sweep" in note]
+    for name in ("parameters", "tokens", "context"):
+        factor = plan.extrapolation[name]
+        assert (f"{factor:.0f} times the {name}" in said) is (factor > 10)
+    assert not [note for note in planned("exact", 1).notes if "of any run of the sweep" in note]
+
+
+@pytest.mark.long
 def test_a_law_without_a_floor_warns_of_its_losses(exact):
     """A pure power law in the data has E at its lower bound; the law of the other sweeps has 1.5."""
     points = drawn_points(

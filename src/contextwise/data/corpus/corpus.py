@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, DataError, did_you_mean, misspelt
-from contextwise.base.files import expanded, read_json, write_json
+from contextwise.base.files import expanded, read_json, still_at, write_json
 from contextwise.base.hashes import content_key, difference
 from contextwise.base.machine import own_version
 from contextwise.base.pretrained import failure_reason, from_pretrained
@@ -44,13 +44,18 @@ class Corpus:
     chosen = False
 
     def __init__(self, path: Path, split: str, splits: list[str], store: Store, manifest: dict[str, Any]) -> None:
-        self.path, self.split, self.splits, self.manifest = path, split, splits, manifest
-        self._store, self._folder = store, path.absolute()  # wherever the process goes
+        self._places, self.split, self.splits, self.manifest = (path, path.absolute()), split, splits, manifest
+        self._store = store
         self.limit: int | None = None
         self.lengths, self.dtype = store.lengths, store.dtype
         self._table: Any = store.table
         names = store.table.column_names if store.table is not None else []
         self.columns = [name for name in names if name not in OWN_COLUMNS or name == "document_hash"]
+
+    @property
+    def path(self) -> Path:
+        """As it was given; absolute when the process has changed its folder since."""
+        return still_at(*self._places)
 
     @classmethod
     def open(cls, path: str | Path, split: str | None = None) -> "Corpus":
@@ -218,7 +223,7 @@ class Corpus:
             return None
         from transformers import AutoTokenizer
 
-        folder = self._folder / "tokenizer"
+        folder = self.path / "tokenizer"
         try:
             return from_pretrained(AutoTokenizer, folder)
         except Exception as error:  # transformers and tokenizers raise errors of many classes here
@@ -254,12 +259,12 @@ class Corpus:
             DataError: a file is missing or its content has changed; the message names the first such file.
         """
         if self.manifest:
-            read_manifest(self._folder)
-            _check_files(self._folder, self.split, self.manifest, hashes=True)
+            read_manifest(self.path)
+            _check_files(self.path, self.split, self.manifest, hashes=True)
 
     def check_in_place(self) -> None:
         """Raise a DataError if another corpus was prepared at this path since this one was opened."""
-        if self.manifest and read_manifest(self._folder)["digest"] != self.manifest["digest"]:
+        if self.manifest and read_manifest(self.path)["digest"] != self.manifest["digest"]:
             raise DataError(f"the corpus {self.path} was replaced while it was in use; start again")
 
 

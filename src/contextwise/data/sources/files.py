@@ -93,6 +93,8 @@ class TextFiles(FileSource):
             how = f"convert it, as with iconv -f {code} -t UTF-8"
             if content.startswith(b"%PDF"):
                 how = f"it is {NOT_TEXT['.pdf']}: write its text into a .txt or .jsonl file"
+            elif code == "LATIN1" and b"\0" in content:
+                how = "it holds zero bytes, so it is no text in another encoding either; leave it out"
             if len(self.files) == 1:  # nothing would be left without it
                 raise DataError(f"{path} is not UTF-8 text (byte {error.start:,}); {how}") from None
             record = BadRecord(str(path), f"the file is not UTF-8 text (byte {error.start:,}): {how}")

@@ -215,7 +215,7 @@ def _common(settings: Measure, corpus: "Corpus | None") -> dict[str, Any]:
 def _known(
     subject: Subject, settings: Measure, corpus: "Corpus | None", home: Path | None, out: str | Path | None
 ) -> Result | None:
-    """The result of a question and label, found by files alone; None if there is none, or only torch can tell."""
+    """The result of a question, label and source, found by files alone; None if there is none, or only torch can tell."""
     try:
         question = content_key(**_common(settings, corpus), settings=settings.identity())
     except (
@@ -223,11 +223,12 @@ def _known(
     ):  # such as a column that is not there, of which the settings say more when they are resolved
         return None
     folders = (home or subject.home).glob(f"{settings.name}-*") if out is None else [output_folder(Path(out))]
-    wanted = (question, settings.label(corpus), subject.known_dtype, "cpu")
+    # The source too: what is resolved depends on the run and on the name of its folder.
+    wanted = (question, settings.label(corpus), subject.source, subject.known_dtype, "cpu")
     for folder in sorted(each for each in folders if is_result(each) and PARTIAL not in each.name):
         with contextlib.suppress(ContextwiseError):  # damaged
             summary = (result := settings.result.open(folder, settings.name)).summary
-            same = tuple(map(summary.get, ("question", "label", "dtype", "device"))) == wanted
+            same = tuple(map(summary.get, ("question", "label", "model", "dtype", "device"))) == wanted
             unfinished = folder.with_name(f"{folder.name}.unfinished").exists()  # it is removed by what follows
             if same and not unfinished and summary["digest"] == subject.digest:
                 return result

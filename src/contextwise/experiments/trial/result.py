@@ -58,11 +58,15 @@ class TrialResult(Decided):
     training_seconds: dict[str, dict[int, list[float]]]
     rates: list[RateRow]
     chosen_rates: list[ChosenRate]
-    seconds: float  # wall time so far
     unchanged: dict[str, Any] = field(default_factory=dict)  # settings that all arms share
     path: Path = field(default=Path(), metadata=NOT_IN_JSON)
 
     IN_JSON: ClassVar = ("sentences", "seeds")
+
+    @property
+    def trained_for(self) -> float:
+        """Seconds of training of all runs, without those of the search."""
+        return sum(sum(times) for of in self.training_seconds.values() for times in of.values())
 
     @property
     def seeds(self) -> int:

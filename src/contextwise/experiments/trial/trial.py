@@ -6,14 +6,13 @@
    share; score the held-out documents; look at the intervals; stop when all comparisons are decided.
 
 The folder holds ``trial.yaml`` (settings) · ``plan.json`` (times of a step, and hashes of all inputs) · ``runs/`` ·
-``result.json`` (after each look). Everything but the plan and the wall time is computed from the finished runs, so a trial
-that was killed at any instant resumes, and more seeds continue the same sequence.
+``result.json`` (after each look). Everything but the plan is computed from the finished runs, so a trial that was killed at
+any instant resumes, and more seeds continue the same sequence.
 """
 
 import contextlib
 import itertools
 import shlex
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -63,10 +62,6 @@ class Trial:
         self._seconds: dict[tuple[str, int, int], float] = {}
         self._tokens_N = np.zeros(0)
         self._remark = ""  # on how the runs were scored
-        self._earlier, self._started = (
-            0.0,
-            time.monotonic(),
-        )  # wall time of earlier calls, and since when this one counts
 
     # ---- the folder ----
 
@@ -96,13 +91,10 @@ class Trial:
         return f"the content of {rest}" if part == "inputs" else key
 
     def _heed_last_look(self) -> None:
-        """Count the time until the last look of the trial in the folder, and refuse to end before it: the look would be chosen
-        by what it says.
-        """
+        """Refuse to end before the last look of the trial in the folder: the look would be chosen by what it says."""
         looked = 0
         with contextlib.suppress(ContextwiseError):  # none yet, or damaged: it is written again
-            last = read_sealed_json(self.path / RESULT, "a trial's result")
-            looked, self._earlier = last["seeds"], last["seconds"]
+            looked = read_sealed_json(self.path / RESULT, "a trial's result")["seeds"]
         if looked > self.settings.seeds:
             raise ConfigError(
                 f"the trial in {self.path} has an answer after {looked} seeds, which fewer cannot replace; "
@@ -186,7 +178,6 @@ class Trial:
             plan = self.plan()  # before anything is written
             interruption.check("stopped before the first run; run the same command again")
             stack.enter_context(exclusive(self.path, "the trial", wait=True))
-            self._started = time.monotonic()
             self._refuse_other()
             self._heed_last_look()
             if self._plan_fits():
@@ -208,10 +199,7 @@ class Trial:
         self._search(lengths)
         for number in range(settings.seeds):
             interruption.check("stopped; the finished runs are kept; run the same command again to resume")
-            trained = not self._finished(lengths, number)
             self._seed(lengths, number)
-            if not trained:  # reading it takes none of the trial's time
-                self._started = time.monotonic()
             result = self._result(lengths, number + 1, "")
             if not result.comparisons:
                 raise TrainingError(f"{'; '.join(self._diverged.values())}; no arm is left to compare. {LOWER_RATE}")
@@ -350,7 +338,6 @@ class Trial:
             training_seconds=times,
             rates=self.rates,
             chosen_rates=self.chosen_rates,
-            seconds=round(self._earlier + time.monotonic() - self._started, 1),
             unchanged=held_fixed(self.arms),
             notes=[
                 *self.arms.notes(lengths),

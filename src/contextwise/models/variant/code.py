@@ -58,7 +58,8 @@ def check_name(code: bytes, file: str, name: str) -> None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):  # said when it is run
         return
-    if not re.search(rf"\b{name}\b|import \*|globals\(", code.decode(errors="replace")):
+    made_otherwise = r"import\s*\*|globals\(|locals\(|exec\(|__getattr__|__dict__"
+    if not re.search(rf"\b{name}\b|{made_otherwise}", code.decode(errors="replace")):
         defined = (each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef))
         raise unknown_name(file, name, [each.name for each in defined])
 
