@@ -56,6 +56,7 @@
       item.textContent = sentence;
       return item;
     }));
+    element("findings").hidden = !landscape.sentences[step()].length;  // else an empty line
   };
   const drawLoss = () => { prepareLoss(); draw("loss"); };
 
