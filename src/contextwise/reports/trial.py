@@ -2,7 +2,6 @@
 
 import shlex
 import statistics
-import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +38,7 @@ def run_with_page(trial: Trial, command: str = "") -> TrialResult:
     def on_look(result: TrialResult) -> None:
         trial_page(result, command=command).write(trial.path / PAGE)
         for sentence in [] if result.stopped else result.findings:
-            say(textwrap.fill(sentence, 80, break_long_words=False, break_on_hyphens=False))
+            say(sentence)
 
     return trial.run(on_look)
 

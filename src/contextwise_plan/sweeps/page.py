@@ -148,9 +148,9 @@ def _losses(data: SweepData) -> list[Part]:
     caption = (
         f"Each line is a model size. Bars: 95% intervals over {number}held-out document{'s' * (documents != 1)}, and over "
         "seeds if there are several. All runs are scored on the same documents, so two contexts can differ although their bars "
-        "overlap; the sentences of this page take this into account. Circle: the best context of a size, if a shorter and a longer one were "
-        "measured and the sweep shows that it is best. Dashed line: the best of all sizes, shown in the same case. Losses "
-        "between two measured budgets are interpolated."
+        "overlap; the sentences of this page take this into account. Circle: the best context of a size, if a shorter and a "
+        "longer one were measured and the sweep shows that it is best. Dashed line: the best of all sizes, shown in the same "
+        "case. Losses between two measured budgets are interpolated."
     )
     label = "Best-context loss against training context, a line for each model size"
     return [
