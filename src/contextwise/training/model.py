@@ -9,11 +9,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
+from contextwise.data.corpus import Corpus
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.families import adapter
-from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
+from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_tokenizer, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.prefix import reads_prefix
 from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
@@ -28,11 +29,25 @@ from contextwise.models.spec import (
     training_flops_per_example,
     training_flops_per_target,
 )
+from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
+from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, ModelSettings, prefix_problem, wrong_kind
+
+
+def continued_tokenizer(source: str, corpus: Corpus) -> Any:
+    """The tokenizer of a corpus, with the tokens that the model ``source`` has after those of its own corpus.
+
+    None for a corpus without a tokenizer. A DataError if the model has another tokenizer, or too few tokens.
+    """
+    check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
+    tokenizer = corpus.tokenizer()
+    if tokenizer is not None and model_tokenizer_hash(source) is not None:
+        add_tokens_of(load_tokenizer(source), tokenizer)
+    return tokenizer
 
 
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
