@@ -73,7 +73,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     inputs = TrainingInputs.open(longer if trained_steps < 2 else recipe)
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
-    args = training_arguments(recipe, run, inputs, [], processes)
+    args = training_arguments(recipe, run, inputs, processes)
     micro = args.per_device_train_batch_size
     passes = recipe.examples_per_step // processes.num_processes // micro
     start = memory().resident if on_cpu else torch.cuda.memory_allocated()

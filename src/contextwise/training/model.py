@@ -23,7 +23,6 @@ from contextwise.models.spec import (
     Losses,
     build_model,
     has_own_spec,
-    meta_model,
     pretraining_losses,
     spec_of,
     training_flops_per_example,
@@ -33,7 +32,7 @@ from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
 from contextwise.objectives.vocabulary import add_tokens_of
-from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
+from contextwise.training.parametrization import parameter_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, ModelSettings, prefix_problem, wrong_kind
 
@@ -134,17 +133,6 @@ def continued_model(settings: Any, config: Any) -> Any:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
     settings.freeze(model)
     return model.train()
-
-
-def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scale]:
-    """Factors of initial values and learning rates of the model of a recipe with this configuration, by parameter."""
-    settings, model = recipe.training, recipe.model
-    if settings.parametrization == "standard" or model.at_width is None:
-        return {}
-    whole = meta_model(config)
-    vocabulary = whole.get_input_embeddings().num_embeddings
-    base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
-    return mup_scales(whole, meta_model(base), settings.muon_adjustment)
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:

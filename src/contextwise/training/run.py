@@ -41,7 +41,7 @@ from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import changed_input, is_sound
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_for, run_flops, starting_model
+from contextwise.training.model import TrainedModel, compile_for, run_flops, starting_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 
@@ -93,8 +93,8 @@ def train(recipe: Recipe) -> RunFolder:
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
         if processes.is_main_process:
-            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
             _report(recipe, inputs, trainer, checkpoint)
+            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
@@ -227,10 +227,7 @@ def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
     """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
-    set_seed(recipe.seed)
-    model = starting_model(recipe, inputs.config)
-    if recipe.training.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    args = training_arguments(recipe, run, inputs, processes)
     peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     stages, per_target = run_flops(recipe, inputs.config, inputs.lengths)
     metrics = RunMetrics(
@@ -240,19 +237,23 @@ def build_trainer(
         flops_per_target=per_target,
         peak=peak * processes.num_processes if peak else None,
     )
-    args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
+    set_seed(recipe.seed)
+    model = starting_model(recipe, inputs.config)
+    if recipe.training.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    trained = TrainedModel(model)
     if recipe.training.compile:
-        compile_for(trainer.model, whole=processes.device.type == "cuda" and processes.num_processes == 1)
+        compile_for(trained, whole=processes.device.type == "cuda" and processes.num_processes == 1)
+    trainer = PretrainingTrainer(trained, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     return trainer
 
 
 def training_arguments(
-    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
+    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> TrainingArguments:
-    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards."""
+    """Convert a recipe's training settings."""
     settings = recipe.training
     if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"training.trackers has {missing[0]}, {not_installed(missing[0])}, or leave it out")
@@ -262,8 +263,8 @@ def training_arguments(
         if processes.num_processes == 1:
             why = "training.fsdp shards over processes"
             raise ConfigError(f"{why}: start with torchrun --nproc-per-node 2 or more")
-        wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
-        sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
+        # The units are the blocks that the model names (_no_split_modules).
+        sharding = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
     alone = multiprocessing.current_process().daemon  # a daemon may start no processes
     args = TrainingArguments(
         output_dir=str(run.path),
