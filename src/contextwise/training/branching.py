@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.runs import RunFolder, comparable, differing_keys
+from contextwise.base.runs import RunFolder, differing_settings
 from contextwise.training import checkpoints
 from contextwise.training.recipe import Recipe
 
@@ -30,7 +30,8 @@ def may_branch(trunk: Path, recipe: Recipe) -> bool:
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     """The trunk's checkpoint where ``run`` begins to decay; None for a run without a trunk, or with a checkpoint of its own.
 
-    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or lacks the checkpoint.
+    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or has no such checkpoint
+    that is intact.
     """
     source, folder = recipe.training.trunk, recipe.trunk_checkpoint
     if source is None or folder is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):
@@ -38,7 +39,7 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     step = recipe.decay_start()
     trunk = RunFolder.open(source)
     other = validate(Recipe, trunk.recipe(), f"the recipe of {source}")
-    different = differing_keys(comparable(other.resolved()), comparable(recipe.resolved())) - MAY_DIFFER
+    different = differing_settings(other.resolved(), recipe.resolved()) - MAY_DIFFER
     if different:
         raise ConfigError(
             f"training.trunk is {source}, whose recipe differs in {', '.join(sorted(different)[:5])}; a run and its trunk may "
@@ -58,5 +59,10 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
         raise CheckpointError(
             f"training.trunk is {source}, which has no checkpoint of step {step}, where this run begins to decay; train the "
             f"trunk with training.branches=[{recipe.training.tokens or recipe.training.steps}], or this run without it"
+        )
+    if (problem := checkpoints.damaged(folder)) is not None:
+        raise CheckpointError(
+            f"the checkpoint {folder} is damaged: {problem}; remove the run folder {trunk.path} and train it again, or "
+            "train this run whole, without training.trunk"
         )
     return folder

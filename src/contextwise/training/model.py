@@ -28,7 +28,7 @@ from contextwise.models.spec import (
     training_flops_per_example,
     training_flops_per_target,
 )
-from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
+from contextwise.models.tokenizers import check_tokenizer
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
 from contextwise.objectives.vocabulary import add_tokens_of
@@ -42,9 +42,9 @@ def continued_tokenizer(source: str, corpus: Corpus) -> Any:
 
     None for a corpus without a tokenizer. A DataError if the model has another tokenizer, or too few tokens.
     """
-    check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
+    known = check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
     tokenizer = corpus.tokenizer()
-    if tokenizer is not None and model_tokenizer_hash(source) is not None:
+    if tokenizer is not None and known is not None:
         add_tokens_of(load_tokenizer(source), tokenizer)
     return tokenizer
 

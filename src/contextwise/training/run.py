@@ -28,7 +28,7 @@ from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import RunFolder, comparable, differing_keys
+from contextwise.base.runs import RunFolder, differing_settings
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
@@ -173,12 +173,6 @@ def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, tru
     source = run
     if checkpoint is None and trunk is not None:
         checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-        problem = checkpoints.damaged(trunk)
-        if problem is not None:
-            raise CheckpointError(
-                f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
-                "train this run whole, without training.trunk"
-            )
     if checkpoint is not None:
         check_origin(checkpoint, source, recipe, inputs)
     anew = checkpoint is None or source is not run
@@ -209,8 +203,7 @@ def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: Tr
     """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
     state = checkpoints.read_state(checkpoint)
     own = source.path == recipe.folder
-    different = differing_keys(comparable(state["recipe"]), comparable(recipe.resolved()))
-    different -= set() if own else MAY_DIFFER
+    different = differing_settings(state["recipe"], recipe.resolved()) - (set() if own else MAY_DIFFER)
     if different:
         raise CheckpointError(
             f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
@@ -228,15 +221,6 @@ def build_trainer(
 ) -> PretrainingTrainer:
     """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
     args = training_arguments(recipe, run, inputs, processes)
-    peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
-    stages, per_target = run_flops(recipe, inputs.config, inputs.lengths)
-    metrics = RunMetrics(
-        examples_per_step=recipe.examples_per_step,
-        example_tokens=recipe.data.context,
-        example_flops=stages,
-        flops_per_target=per_target,
-        peak=peak * processes.num_processes if peak else None,
-    )
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
     if recipe.training.gradient_checkpointing:
@@ -244,6 +228,15 @@ def build_trainer(
     trained = TrainedModel(model)
     if recipe.training.compile:
         compile_for(trained, whole=processes.device.type == "cuda" and processes.num_processes == 1)
+    stages, per_target = run_flops(recipe, inputs.config, inputs.lengths)
+    peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
+    metrics = RunMetrics(
+        examples_per_step=recipe.examples_per_step,
+        example_tokens=recipe.data.context,
+        example_flops=stages,
+        flops_per_target=per_target,
+        peak=peak * processes.num_processes if peak else None,
+    )
     trainer = PretrainingTrainer(trained, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
@@ -349,6 +342,5 @@ def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlySto
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)
-        trainer.run.sync_metrics()
         write_summary(trainer, inputs)
     trainer.accelerator.wait_for_everyone()
