@@ -14,7 +14,6 @@ from transformers import TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from contextwise.base.errors import (
-    CheckpointError,
     ConfigError,
     ContextwiseError,
     DivergedError,
@@ -28,17 +27,17 @@ from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import RunFolder, differing_settings
+from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
-from contextwise.training.branching import MAY_DIFFER, trunk_checkpoint
+from contextwise.training.branching import find_checkpoint, trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
-from contextwise.training.identity import changed_input, is_sound
+from contextwise.training.identity import is_sound
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import TrainedModel, compile_for, run_flops, starting_model
@@ -89,18 +88,18 @@ def train(recipe: Recipe) -> RunFolder:
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: is_sound(run, recipe, inputs.fingerprints)):
             return run
-        checkpoint = _in_first_process(processes, lambda: _find_checkpoint(run, recipe, inputs, trunk))
+        checkpoint = _in_first_process(processes, lambda: find_checkpoint(run, recipe, inputs, trunk))
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
-        if processes.is_main_process:
-            _report(recipe, inputs, trainer, checkpoint)
-            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
+        if processes.is_main_process:
+            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
+            _report(recipe, inputs, trainer, checkpoint)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
@@ -162,29 +161,6 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             raise
 
 
-def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
-
-    Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
-    """
-    for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
-        corpus.verify()
-    checkpoint = checkpoints.latest_intact(run.checkpoints)
-    source = run
-    if checkpoint is None and trunk is not None:
-        checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-    if checkpoint is not None:
-        check_origin(checkpoint, source, recipe, inputs)
-    anew = checkpoint is None or source is not run
-    run.renew_recipe(recipe.resolved(), anew)
-    if anew:
-        write_sealed_json(run.environment_file, describe_environment(), "the environment")
-    run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
-    if not anew:  # what a process that was killed while it pruned has left
-        checkpoints.prune_run(run, recipe)
-    return checkpoint
-
-
 def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:
     """Raise a ConfigError if the machine cannot hold the weights, with gradients and moments where all are trained."""
     on_cpu = processes.device.type == "cpu"
@@ -196,23 +172,6 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
         raise ConfigError(
             f"the model has {parameters} parameters, which with gradients and optimizer take {needed / 1e9:,.0f} GB, but "
             f"{where} has {total / 1e9:,.0f} GB; take a smaller one"
-        )
-
-
-def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> None:
-    """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
-    state = checkpoints.read_state(checkpoint)
-    own = source.path == recipe.folder
-    different = differing_settings(state["recipe"], recipe.resolved()) - (set() if own else MAY_DIFFER)
-    if different:
-        raise CheckpointError(
-            f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
-            "remove it, or choose another run folder"
-        )
-    if (changed := changed_input(recipe, state["fingerprints"], inputs.fingerprints)) is not None:
-        raise CheckpointError(
-            f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
-            "another run folder"
         )
 
 
@@ -334,11 +293,7 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
 
 
 def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
-    """Run the last validation, export the model, and write the summary, which marks the run as finished."""
-    validated = [row["step"] for row in trainer.run.metrics("validation")]
-    trainer.accelerator.wait_for_everyone()
-    if trainer.validation and trainer.state.global_step not in validated:
-        trainer.evaluate()
+    """Export the model, and write the summary, which marks the run as finished."""
     weights = trainer.whole_weights() if early is None else early.best_weights()
     if trainer.is_world_process_zero():
         export_model(trainer.run, inputs, weights)
