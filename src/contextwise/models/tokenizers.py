@@ -109,9 +109,9 @@ def model_tokenizer_hash(source: str) -> str | None:
 
 
 def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) -> str | None:
-    """Raise DataError if a corpus has another tokenizer than a model, or more tokens than its ``vocabulary``, if known.
+    """The hash of a model's tokenizer, None if it has none.
 
-    Returns the hash of the model's tokenizer; None if it has none.
+    A DataError if a corpus has another tokenizer, or more tokens than the model's ``vocabulary``, if known.
     """
     own = model_tokenizer_hash(source)
     if len({corpus_tokenizer_hash(corpus.path), own} - {None}) > 1:

@@ -38,10 +38,7 @@ from contextwise.training.settings import CorpusData, ModelSettings, prefix_prob
 
 
 def continued_tokenizer(source: str, corpus: Corpus) -> Any:
-    """The tokenizer of a corpus, with the tokens that the model ``source`` has after those of its own corpus.
-
-    None for a corpus without a tokenizer. A DataError if the model has another tokenizer, or too few tokens.
-    """
+    """The tokenizer of a corpus, if any, with the further tokens of the model ``source``; a DataError if the two differ."""
     known = check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
     tokenizer = corpus.tokenizer()
     if tokenizer is not None and known is not None:

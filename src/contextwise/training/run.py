@@ -72,7 +72,7 @@ def train(recipe: Recipe) -> RunFolder:
     1. Check that the run folder contains no other run; open the corpus and check the recipe against it.
     2. Lock the run folder; find the newest intact checkpoint.
     3. Train; a signal to stop saves and ends the process.
-    4. Export the model with its tokenizer, and write the summary.
+    4. Export the model with its tokenizer, and write the summary, which marks the run as finished.
 
     Raises:
         ConfigError, DataError, CheckpointError: the input is invalid.
@@ -107,7 +107,11 @@ def train(recipe: Recipe) -> RunFolder:
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
-        _finish(trainer, inputs, early)
+        weights = trainer.whole_weights() if early is None else early.best_weights()
+        if processes.is_main_process:
+            export_model(run, inputs, weights)
+            write_summary(trainer, inputs)
+        trainer.accelerator.wait_for_everyone()
     return run
 
 
@@ -290,12 +294,3 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, seed {recipe.seed}, {precision}, {start}\n  {recipe.rates_in_words}")
-
-
-def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
-    """Export the model, and write the summary, which marks the run as finished."""
-    weights = trainer.whole_weights() if early is None else early.best_weights()
-    if trainer.is_world_process_zero():
-        export_model(trainer.run, inputs, weights)
-        write_summary(trainer, inputs)
-    trainer.accelerator.wait_for_everyone()

@@ -235,10 +235,7 @@ class ModelSettings(Settings, ABC):
                 yield prefix_problem(prefix, f"model.{name}")
 
     def tokenizer(self, corpus: "Corpus") -> Any:
-        """The tokenizer of a corpus, with the further tokens that the model has for it already; None if it has none.
-
-        A DataError if the corpus does not match the model.
-        """
+        """The tokenizer of a corpus with the further tokens of a model that exists already; a DataError if the two differ."""
         return None
 
     @abstractmethod
