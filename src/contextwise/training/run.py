@@ -11,7 +11,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback
 
 from contextwise.base.errors import (
     ConfigError,
@@ -202,7 +202,6 @@ def build_trainer(
     )
     trainer = PretrainingTrainer(trained, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
     return trainer
 
 
