@@ -58,14 +58,14 @@ class TrainingInputs:
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         opened: Addition | None = objective.open(recipe, corpus)
         special = [token for each in recipe.singles for token in each.special_tokens]
-        tokenizer = recipe.model.tokenizer(corpus) or (corpus.tokenizer() if special or opened else None)
+        tokenizer = recipe.model.tokenizer_for(corpus) or (corpus.tokenizer() if special or opened else None)
         added = [] if tokenizer is None else add_special_tokens(tokenizer, dict.fromkeys(special))
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
         if (config := opened.config if opened else None) is None:
             config = recipe.model.config(recipe, size, corpus.end_of_text)
-            if added and size is not None and size > config.vocab_size:  # a pretrained model's
+            if added and size is not None and size > config.vocab_size:  # of a pretrained model
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         set_prefix(config, all(each.has_prefix for each in recipe.singles))

@@ -265,7 +265,7 @@ class PretrainedModel(ModelSettings):
     def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
 
-    def tokenizer(self, corpus: Any) -> Any:
+    def tokenizer_for(self, corpus: Any) -> Any:
         from contextwise.training.model import continued_tokenizer
 
         return continued_tokenizer(self.pretrained, corpus)

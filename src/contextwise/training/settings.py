@@ -234,7 +234,7 @@ class ModelSettings(Settings, ABC):
             if prefix is not None:
                 yield prefix_problem(prefix, f"model.{name}")
 
-    def tokenizer(self, corpus: "Corpus") -> Any:
+    def tokenizer_for(self, corpus: "Corpus") -> Any:
         """The tokenizer of a corpus with the further tokens of a model that exists already; a DataError if the two differ."""
         return None
 
