@@ -34,9 +34,9 @@ from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.families import adapter
 from contextwise.training.batches import NOT_FOR_MODELS, collate_step
 from contextwise.training.inputs import TrainingInputs, targets_in
-from contextwise.training.model import TrainedModel, parameter_scales, starting_model
+from contextwise.training.model import TrainedModel, starting_model
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.parametrization import backbones
+from contextwise.training.parametrization import backbones, parameter_scales
 from contextwise.training.recipe import Recipe
 from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM
 from contextwise_plan.transfer import load_transfer, recipe_at

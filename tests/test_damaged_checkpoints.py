@@ -205,7 +205,8 @@ def test_the_damaged_checkpoint_of_a_trunk(contextwise, inputs, whole, tmp_path,
     for checkpoint in list_checkpoints(trunk / "checkpoints"):
         (checkpoint / "weights.safetensors").write_bytes(b"")
     branch = f"train branch.yaml --set training.trunk={trunk} --out {tmp_path / 'branch'}"
-    contextwise.refused(branch, f"remove the run folder {trunk} and train it again")
+    for command in (branch, f"{branch} --dry-run"):
+        contextwise.refused(command, f"remove the run folder {trunk} and train it again")
     shutil.rmtree(trunk)
     for command in (f"train trunk.yaml --out {trunk}", branch):
         status, _, errors = contextwise(command)

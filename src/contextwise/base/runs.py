@@ -200,7 +200,8 @@ class RunFolder(Viewed):
         return CheckpointError(f"the run {self.path} is not finished; run the command that started it again")
 
     def write_summary(self, summary: dict[str, Any]) -> None:
-        """Write the summary, the last step of a run."""
+        """Write the summary, the last step of a run, after the rows that it takes for granted."""
+        self.sync_metrics()
         write_sealed_json(self.summary_file, summary, "the summary")
 
     def metrics(self, kind: str | None = None, until: int | None = None) -> list[dict[str, Any]]:
@@ -282,8 +283,7 @@ class RunFolder(Viewed):
         files = self.path.iterdir() if self.path.exists() else []
         holds_files = any(not file.name.startswith(".") for file in files)
         if self.recipe_file.exists():
-            different = differing_keys(comparable(self.recipe()), comparable(recipe))
-            if different:
+            if different := differing_settings(self.recipe(), recipe):
                 raise ConfigError(
                     f"{self.path} contains another run (its recipe differs in {', '.join(sorted(different)[:5])}); "
                     "choose another run folder, or remove that one"
@@ -324,6 +324,11 @@ def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = _without_paths(data)
     return kept
+
+
+def differing_settings(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
+    """Dotted names of the settings in which two recipes differ, of those that change a result (:func:`comparable`)."""
+    return differing_keys(comparable(a), comparable(b))
 
 
 def _without_paths(section: dict[str, Any]) -> dict[str, Any]:

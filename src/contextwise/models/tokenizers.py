@@ -108,9 +108,13 @@ def model_tokenizer_hash(source: str) -> str | None:
     return tokenizer_hash(file) if file.is_file() else None
 
 
-def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) -> None:
-    """Raise DataError if a corpus has another tokenizer than a model, or more tokens than its ``vocabulary``, if known."""
-    if len({corpus_tokenizer_hash(corpus.path), model_tokenizer_hash(source)} - {None}) > 1:
+def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) -> str | None:
+    """The hash of a model's tokenizer, None if it has none.
+
+    A DataError if a corpus has another tokenizer, or more tokens than the model's ``vocabulary``, if known.
+    """
+    own = model_tokenizer_hash(source)
+    if len({corpus_tokenizer_hash(corpus.path), own} - {None}) > 1:
         raise DataError(
             f"the corpus {corpus.path} was prepared with another tokenizer than that of {source}; "
             f"prepare a corpus with --tokenizer {source}"
@@ -120,6 +124,7 @@ def check_tokenizer(source: str, corpus: Corpus, vocabulary: int | None = None) 
             f"the corpus {corpus.path} has a vocabulary of {corpus.vocab_size} tokens, "
             f"but {source} has only {vocabulary}; prepare a corpus with --tokenizer {source}"
         )
+    return own
 
 
 @dataclass(frozen=True)

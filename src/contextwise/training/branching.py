@@ -1,15 +1,20 @@
-"""Runs that branch off a trunk: they start from one of its checkpoints and train only their decay.
+"""Where a run starts: at its newest checkpoint, at one of the trunk that it branches off, or at its first step.
 
 The trunk trains at a constant learning rate. With ``schedule: wsd``, runs of several lengths differ only in their decay, so
-that they share the part before it: a branch ends with the weights of an uninterrupted run of its length.
+that they share the part before it and train only their decay: a branch ends with the weights of an uninterrupted run of its
+length.
 """
 
 from pathlib import Path
 
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.runs import RunFolder, comparable, differing_keys
+from contextwise.base.files import write_sealed_json
+from contextwise.base.machine import describe_environment
+from contextwise.base.runs import RunFolder, differing_settings
 from contextwise.training import checkpoints
+from contextwise.training.identity import changed_input
+from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
 
 SCHEDULE = ("schedule", "warmup_steps", "decay_steps", "minimum_learning_rate")  # with the same rates up to the decay
@@ -30,7 +35,8 @@ def may_branch(trunk: Path, recipe: Recipe) -> bool:
 def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     """The trunk's checkpoint where ``run`` begins to decay; None for a run without a trunk, or with a checkpoint of its own.
 
-    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or lacks the checkpoint.
+    A ConfigError or CheckpointError if the trunk has another recipe or other rates, does not exist, or has no such checkpoint
+    that is intact.
     """
     source, folder = recipe.training.trunk, recipe.trunk_checkpoint
     if source is None or folder is None or run.finished or checkpoints.list_checkpoints(run.checkpoints):
@@ -38,7 +44,7 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     step = recipe.decay_start()
     trunk = RunFolder.open(source)
     other = validate(Recipe, trunk.recipe(), f"the recipe of {source}")
-    different = differing_keys(comparable(other.resolved()), comparable(recipe.resolved())) - MAY_DIFFER
+    different = differing_settings(other.resolved(), recipe.resolved()) - MAY_DIFFER
     if different:
         raise ConfigError(
             f"training.trunk is {source}, whose recipe differs in {', '.join(sorted(different)[:5])}; a run and its trunk may "
@@ -59,4 +65,49 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
             f"training.trunk is {source}, which has no checkpoint of step {step}, where this run begins to decay; train the "
             f"trunk with training.branches=[{recipe.training.tokens or recipe.training.steps}], or this run without it"
         )
+    if (problem := checkpoints.damaged(folder)) is not None:
+        raise CheckpointError(
+            f"the checkpoint {folder} is damaged: {problem}; remove the run folder {trunk.path} and train it again, or "
+            "train this run whole, without training.trunk"
+        )
     return folder
+
+
+def find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
+    """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
+
+    Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
+    """
+    for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
+        corpus.verify()
+    checkpoint = checkpoints.latest_intact(run.checkpoints)
+    source = run
+    if checkpoint is None and trunk is not None:
+        checkpoint, source = trunk, RunFolder(trunk.parent.parent)
+    if checkpoint is not None:
+        check_origin(checkpoint, source, recipe, inputs)
+    anew = checkpoint is None or source is not run
+    run.renew_recipe(recipe.resolved(), anew)
+    if anew:
+        write_sealed_json(run.environment_file, describe_environment(), "the environment")
+    run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
+    if not anew:  # what a process that was killed while it pruned has left
+        checkpoints.prune_run(run, recipe)
+    return checkpoint
+
+
+def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> None:
+    """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
+    state = checkpoints.read_state(checkpoint)
+    own = source.path == recipe.folder
+    different = differing_settings(state["recipe"], recipe.resolved()) - (set() if own else MAY_DIFFER)
+    if different:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
+            "remove it, or choose another run folder"
+        )
+    if (changed := changed_input(recipe, state["fingerprints"], inputs.fingerprints)) is not None:
+        raise CheckpointError(
+            f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
+            "another run folder"
+        )

@@ -73,7 +73,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
     inputs = TrainingInputs.open(longer if trained_steps < 2 else recipe)
     processes = processes_of(recipe)
     on_cpu = processes.device.type == "cpu"
-    args = training_arguments(recipe, run, inputs, [], processes)
+    args = training_arguments(recipe, run, inputs, processes)
     micro = args.per_device_train_batch_size
     passes = recipe.examples_per_step // processes.num_processes // micro
     start = memory().resident if on_cpu else torch.cuda.memory_allocated()
@@ -91,6 +91,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps = _Steps(trainer, recipe.total_steps, passes, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
             trainer.add_callback(steps)
+            trainer.validation = {}
             trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
             if saves:

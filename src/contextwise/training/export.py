@@ -20,7 +20,7 @@ from contextwise.models.building import parameter_count
 from contextwise.models.loading import TOKENIZER_FILES, kind_of, load_config
 from contextwise.models.matrices import ties_of
 from contextwise.models.prefix import reads_prefix
-from contextwise.models.spec import build_model, spec_of
+from contextwise.models.spec import spec_of
 from contextwise.models.tokenizers import Frame
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import COST
@@ -33,26 +33,27 @@ def export_model(run: RunFolder, inputs: TrainingInputs, weights: dict[str, torc
 
     The run folder is locked.
     """
-    model = build_model(inputs.config)
+    spec, kind = spec_of(inputs.config), kind_of(inputs.config)
+    model = spec.build(inputs.config)
     for name, twin in ties_of(model).items():  # stored once
         weights.setdefault(name, weights[twin])
     model.load_state_dict(weights)
     model.tie_weights()
-    for name, reads_tokens in spec_of(inputs.config).saved_parts(model).items():
+    for name, reads_tokens in spec.saved_parts(model).items():
         what = f"the {name.replace('_', ' ')}"
         with atomic_directory(run.path / "parts" / name, what, replace=True, held=True) as folder, without_bars():
             getattr(model, name).save_pretrained(folder)
             if reads_tokens and inputs.tokenizer is not None:
                 inputs.tokenizer.save_pretrained(folder)
             seal(folder)
-    tokenizer, kind = copy.deepcopy(inputs.tokenizer), kind_of(inputs.config)
+    tokenizer = copy.deepcopy(inputs.tokenizer)
     if tokenizer is not None and kind != "decoder":
         # [CLS] and [SEP] around a text for an encoder, end-of-text after it otherwise
         Frame.of(tokenizer, kind).put_around(tokenizer)
     positions = getattr(inputs.config, "max_position_embeddings", None)
     if tokenizer is not None and positions is not None and tokenizer.model_max_length == VERY_LARGE_INTEGER:
         tokenizer.model_max_length = positions  # so that `truncation=True` means the model's positions, as on the Hub
-    model = spec_of(inputs.config).exported(model)
+    model = spec.exported(model)
     with atomic_directory(run.model, "the model", replace=True, held=True) as folder, without_bars():
         model.save_pretrained(folder)
         if tokenizer is not None:

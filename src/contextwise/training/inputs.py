@@ -16,12 +16,9 @@ from contextwise.base.progress import say, say_once
 from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.windows import LastTenthWindows
-from contextwise.models.loading import load_tokenizer
 from contextwise.models.prefix import set_prefix
-from contextwise.models.tokenizers import check_tokenizer, model_tokenizer_hash
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.objective import Stream
-from contextwise.objectives.vocabulary import add_tokens_of
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import Addition, CorpusData, HeldOut
@@ -61,19 +58,14 @@ class TrainingInputs:
         corpus = corpus if data.tokens is None else corpus.first(data.tokens)
         opened: Addition | None = objective.open(recipe, corpus)
         special = [token for each in recipe.singles for token in each.special_tokens]
-        pretrained = recipe.model.starts.get("model.pretrained")
-        tokenizer = corpus.tokenizer() if special or opened or pretrained else None
-        if tokenizer is not None and pretrained is not None and model_tokenizer_hash(pretrained) is not None:
-            add_tokens_of(load_tokenizer(pretrained), tokenizer)
+        tokenizer = recipe.model.tokenizer_for(corpus) or (corpus.tokenizer() if special or opened else None)
         added = [] if tokenizer is None else add_special_tokens(tokenizer, dict.fromkeys(special))
         size = corpus.vocab_size
         if tokenizer is not None and size is not None:
             size = max(size, max(tokenizer.get_vocab().values()) + 1)
-        config: Any = opened.config if opened else None
-        config = config or recipe.model.config(recipe, size, corpus.end_of_text)
-        if pretrained is not None:
-            check_tokenizer(pretrained, corpus, config.get_text_config().vocab_size)
-            if added and size is not None and size > config.vocab_size:
+        if (config := opened.config if opened else None) is None:
+            config = recipe.model.config(recipe, size, corpus.end_of_text)
+            if added and size is not None and size > config.vocab_size:  # of a pretrained model
                 config.vocab_size = size
         vocabulary = Vocabulary(tokenizer, corpus.end_of_text, config.vocab_size)
         set_prefix(config, all(each.has_prefix for each in recipe.singles))

@@ -265,10 +265,15 @@ class PretrainedModel(ModelSettings):
     def trained(self) -> tuple[str, ...] | None:  # type: ignore[override]
         return ("context",) if self.freeze_backbone else None
 
+    def tokenizer_for(self, corpus: Any) -> Any:
+        from contextwise.training.model import continued_tokenizer
+
+        return continued_tokenizer(self.pretrained, corpus)
+
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         from contextwise.training.model import pretrained_config
 
-        return pretrained_config(recipe, self)  # the caller compares its vocabulary with the corpus's
+        return pretrained_config(recipe, self)
 
     def start(self, recipe: Any, config: Any) -> Any:
         from contextwise.training.model import continued_model

@@ -9,11 +9,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
+from contextwise.data.corpus import Corpus
 from contextwise.models.building import initialize_by_name
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.families import adapter
-from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_without_heads
+from contextwise.models.loading import kind_of, load_as, load_config, load_model, load_tokenizer, load_without_heads
 from contextwise.models.losses import autocast_dtype, has_plain_head, token_losses
 from contextwise.models.prefix import reads_prefix
 from contextwise.models.probes import has_known_loss, keeps_documents_apart, reads_prefixes
@@ -22,17 +23,27 @@ from contextwise.models.spec import (
     Losses,
     build_model,
     has_own_spec,
-    meta_model,
     pretraining_losses,
     spec_of,
     training_flops_per_example,
     training_flops_per_target,
 )
+from contextwise.models.tokenizers import check_tokenizer
 from contextwise.models.variant.modeling import VariantConfig
 from contextwise.objectives import Objective
-from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
+from contextwise.objectives.vocabulary import add_tokens_of
+from contextwise.training.parametrization import parameter_scales, scale_initial_values
 from contextwise.training.recipe import Recipe
 from contextwise.training.settings import CorpusData, ModelSettings, prefix_problem, wrong_kind
+
+
+def continued_tokenizer(source: str, corpus: Corpus) -> Any:
+    """The tokenizer of a corpus, if any, with the further tokens of the model ``source``; a DataError if the two differ."""
+    known = check_tokenizer(source, corpus, load_config(source).get_text_config().vocab_size)
+    tokenizer = corpus.tokenizer()
+    if tokenizer is not None and known is not None:
+        add_tokens_of(load_tokenizer(source), tokenizer)
+    return tokenizer
 
 
 def pretrained_config(recipe: Recipe, model: Any) -> PreTrainedConfig:
@@ -122,17 +133,6 @@ def continued_model(settings: Any, config: Any) -> Any:
         model = ContextLMForCausalLM.from_backbone(model, **settings.context_predictor.model_dump())
     settings.freeze(model)
     return model.train()
-
-
-def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scale]:
-    """Factors of initial values and learning rates of the model of a recipe with this configuration, by parameter."""
-    settings, model = recipe.training, recipe.model
-    if settings.parametrization == "standard" or model.at_width is None:
-        return {}
-    whole = meta_model(config)
-    vocabulary = whole.get_input_embeddings().num_embeddings
-    base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
-    return mup_scales(whole, meta_model(base), settings.muon_adjustment)
 
 
 def _pretrained(source: str, config: PreTrainedConfig) -> Any:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.pytorch_utils import Conv1D
 
@@ -38,6 +38,8 @@ from contextwise.models.contextlm.layers import SharedNorm
 from contextwise.models.contextlm.pathway import ContextPathway
 from contextwise.models.families import Family, adapter
 from contextwise.models.matrices import linear_weight, matrices_of
+from contextwise.models.spec import meta_model
+from contextwise.training.recipe import Recipe
 
 INPUT_DIMENSION: dict[type[nn.Module], int] = {Conv1D: 0, nn.Linear: 1, nn.Conv1d: 1, nn.Conv2d: 1}
 """The dimension of a layer's weight over which inputs are summed, by class, subclasses included."""
@@ -53,6 +55,17 @@ class Scale:
     adamw: float = 1.0  # of its learning rates
     muon: float = 1.0
     epsilon: float = 1.0  # of AdamW's ε
+
+
+def parameter_scales(recipe: Recipe, config: PreTrainedConfig) -> dict[str, Scale]:
+    """Factors of initial values and learning rates of the model of a recipe with this configuration, by parameter."""
+    settings, model = recipe.training, recipe.model
+    if settings.parametrization == "standard" or model.at_width is None:
+        return {}
+    whole = meta_model(config)
+    vocabulary = whole.get_input_embeddings().num_embeddings
+    base = model.at_width(settings.mup_base_width).config(recipe, vocabulary, None)
+    return mup_scales(whole, meta_model(base), settings.muon_adjustment)
 
 
 def mup_scales(model: nn.Module, base: nn.Module, muon_adjustment: str = "original") -> dict[str, Scale]:

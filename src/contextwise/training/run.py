@@ -11,10 +11,9 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments, set_seed
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback
 
 from contextwise.base.errors import (
-    CheckpointError,
     ConfigError,
     ContextwiseError,
     DivergedError,
@@ -28,20 +27,20 @@ from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_
 from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
-from contextwise.base.runs import RunFolder, comparable, differing_keys
+from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
-from contextwise.training.branching import MAY_DIFFER, trunk_checkpoint
+from contextwise.training.branching import find_checkpoint, trunk_checkpoint
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
-from contextwise.training.identity import changed_input, is_sound
+from contextwise.training.identity import is_sound
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.metrics import RunMetrics, peak_flops
-from contextwise.training.model import compile_for, run_flops, starting_model
+from contextwise.training.model import TrainedModel, compile_for, run_flops, starting_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
 
@@ -73,7 +72,7 @@ def train(recipe: Recipe) -> RunFolder:
     1. Check that the run folder contains no other run; open the corpus and check the recipe against it.
     2. Lock the run folder; find the newest intact checkpoint.
     3. Train; a signal to stop saves and ends the process.
-    4. Export the model with its tokenizer, and write the summary.
+    4. Export the model with its tokenizer, and write the summary, which marks the run as finished.
 
     Raises:
         ConfigError, DataError, CheckpointError: the input is invalid.
@@ -89,18 +88,18 @@ def train(recipe: Recipe) -> RunFolder:
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: is_sound(run, recipe, inputs.fingerprints)):
             return run
-        checkpoint = _in_first_process(processes, lambda: _find_checkpoint(run, recipe, inputs, trunk))
+        checkpoint = _in_first_process(processes, lambda: find_checkpoint(run, recipe, inputs, trunk))
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
-        if processes.is_main_process:
-            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
-            _report(recipe, inputs, trainer, checkpoint)
         if inputs.curve is not None:
             trainer.add_callback(ContextCurve(trainer, inputs.curve, recipe.training.curve_every))
         early = None
         if recipe.training.patience is not None and inputs.validation:
             early = EarlyStopping(trainer, recipe.training.patience)
             trainer.add_callback(early)
+        if processes.is_main_process:
+            trainer.add_callback(ProgressLine(recipe.name, recipe.total_steps))
+            _report(recipe, inputs, trainer, checkpoint)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         step = trainer.state.global_step
         if step < recipe.total_steps and not (early is not None and early.over):
@@ -108,7 +107,11 @@ def train(recipe: Recipe) -> RunFolder:
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
-        _finish(trainer, inputs, early)
+        weights = trainer.whole_weights() if early is None else early.best_weights()
+        if processes.is_main_process:
+            export_model(run, inputs, weights)
+            write_summary(trainer, inputs)
+        trainer.accelerator.wait_for_everyone()
     return run
 
 
@@ -162,35 +165,6 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             raise
 
 
-def _find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
-    """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
-
-    Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
-    """
-    for corpus in inputs.corpora.values() if getattr(recipe.data, "verify", True) else ():
-        corpus.verify()
-    checkpoint = checkpoints.latest_intact(run.checkpoints)
-    source = run
-    if checkpoint is None and trunk is not None:
-        checkpoint, source = trunk, RunFolder(trunk.parent.parent)
-        problem = checkpoints.damaged(trunk)
-        if problem is not None:
-            raise CheckpointError(
-                f"the checkpoint {trunk} is damaged: {problem}; remove the run folder {source.path} and train it again, or "
-                "train this run whole, without training.trunk"
-            )
-    if checkpoint is not None:
-        check_origin(checkpoint, source, recipe, inputs)
-    anew = checkpoint is None or source is not run
-    run.renew_recipe(recipe.resolved(), anew)
-    if anew:
-        write_sealed_json(run.environment_file, describe_environment(), "the environment")
-    run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
-    if not anew:  # what a process that was killed while it pruned has left
-        checkpoints.prune_run(run, recipe)
-    return checkpoint
-
-
 def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialState) -> None:
     """Raise a ConfigError if the machine cannot hold the weights, with gradients and moments where all are trained."""
     on_cpu = processes.device.type == "cpu"
@@ -205,34 +179,20 @@ def _check_memory(recipe: Recipe, inputs: TrainingInputs, processes: PartialStat
         )
 
 
-def check_origin(checkpoint: Path, source: RunFolder, recipe: Recipe, inputs: TrainingInputs) -> None:
-    """Raise a CheckpointError if a checkpoint, of the run or its trunk ``source``, is of another recipe, corpus or version."""
-    state = checkpoints.read_state(checkpoint)
-    own = source.path == recipe.folder
-    different = differing_keys(comparable(state["recipe"]), comparable(recipe.resolved()))
-    different -= set() if own else MAY_DIFFER
-    if different:
-        raise CheckpointError(
-            f"the checkpoint {checkpoint} is not of this run (its recipe differs in {', '.join(sorted(different)[:5])}); "
-            "remove it, or choose another run folder"
-        )
-    if (changed := changed_input(recipe, state["fingerprints"], inputs.fingerprints)) is not None:
-        raise CheckpointError(
-            f"{changed} is not what {source.path} was trained on so far (the content hash differs); restore it, or choose "
-            "another run folder"
-        )
-
-
 def build_trainer(
     recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> PretrainingTrainer:
     """Build the model of a recipe with its initial weights, and its trainer, which writes into the folder ``run``."""
+    args = training_arguments(recipe, run, inputs, processes)
     set_seed(recipe.seed)
     model = starting_model(recipe, inputs.config)
     if recipe.training.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
+    trained = TrainedModel(model)
+    if recipe.training.compile:
+        compile_for(trained, whole=processes.device.type == "cuda" and processes.num_processes == 1)
     stages, per_target = run_flops(recipe, inputs.config, inputs.lengths)
+    peak = peak_flops(torch.cuda.get_device_name() if processes.device.type == "cuda" else None)
     metrics = RunMetrics(
         examples_per_step=recipe.examples_per_step,
         example_tokens=recipe.data.context,
@@ -240,19 +200,15 @@ def build_trainer(
         flops_per_target=per_target,
         peak=peak * processes.num_processes if peak else None,
     )
-    args = training_arguments(recipe, run, inputs, model._no_split_modules or [], processes)
-    trainer = PretrainingTrainer(model, args, run, inputs, metrics, recipe)
-    if recipe.training.compile:
-        compile_for(trainer.model, whole=processes.device.type == "cuda" and processes.num_processes == 1)
+    trainer = PretrainingTrainer(trained, args, run, inputs, metrics, recipe)
     trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
     return trainer
 
 
 def training_arguments(
-    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, blocks: list[str], processes: PartialState
+    recipe: Recipe, run: RunFolder, inputs: TrainingInputs, processes: PartialState
 ) -> TrainingArguments:
-    """Convert a recipe's training settings; ``blocks`` are class names of the model's blocks, the units that FSDP shards."""
+    """Convert a recipe's training settings."""
     settings = recipe.training
     if missing := [name for name in settings.trackers if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"training.trackers has {missing[0]}, {not_installed(missing[0])}, or leave it out")
@@ -262,8 +218,8 @@ def training_arguments(
         if processes.num_processes == 1:
             why = "training.fsdp shards over processes"
             raise ConfigError(f"{why}: start with torchrun --nproc-per-node 2 or more")
-        wrapped = {"transformer_layer_cls_to_wrap": blocks, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
-        sharding = {"fsdp": True, "fsdp_config": {"version": 2, **wrapped}}
+        # The units are the blocks that the model names (_no_split_modules).
+        sharding = {"fsdp": True, "fsdp_config": {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
     alone = multiprocessing.current_process().daemon  # a daemon may start no processes
     args = TrainingArguments(
         output_dir=str(run.path),
@@ -337,17 +293,3 @@ def _report(recipe: Recipe, inputs: TrainingInputs, trainer: PretrainingTrainer,
     precision = "bf16" if trainer.args.bf16 else "fp32"
     amounts = f"{count(parameters)} parameters{frozen}, {count(recipe.total_tokens)} tokens"
     say(f"{recipe.name}: {amounts}, seed {recipe.seed}, {precision}, {start}\n  {recipe.rates_in_words}")
-
-
-def _finish(trainer: PretrainingTrainer, inputs: TrainingInputs, early: EarlyStopping | None) -> None:
-    """Run the last validation, export the model, and write the summary, which marks the run as finished."""
-    validated = [row["step"] for row in trainer.run.metrics("validation")]
-    trainer.accelerator.wait_for_everyone()
-    if trainer.validation and trainer.state.global_step not in validated:
-        trainer.evaluate()
-    weights = trainer.whole_weights() if early is None else early.best_weights()
-    if trainer.is_world_process_zero():
-        export_model(trainer.run, inputs, weights)
-        trainer.run.sync_metrics()
-        write_summary(trainer, inputs)
-    trainer.accelerator.wait_for_everyone()

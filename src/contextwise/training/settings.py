@@ -234,6 +234,10 @@ class ModelSettings(Settings, ABC):
             if prefix is not None:
                 yield prefix_problem(prefix, f"model.{name}")
 
+    def tokenizer_for(self, corpus: "Corpus") -> Any:
+        """The tokenizer of a corpus with the further tokens of a model that exists already; a DataError if the two differ."""
+        return None
+
     @abstractmethod
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
         """Build the configuration for a corpus, given the size of its tokenizer's vocabulary and the token between documents.

@@ -6,7 +6,8 @@ The order of operations in a step (the hooks are the Trainer's own):
 2. ``on_pre_optimizer_step``: reduce the loss over all processes; if it or the gradient is not finite, stop before the
    weights change.
 3. Optimizer and schedule.
-4. Log, evaluate, save. A run that a signal stops ends with a whole step, its validation and a checkpoint.
+4. Log, evaluate, save; the last step is evaluated in any case. A run that a signal stops ends with a whole step, its
+   validation and a checkpoint.
 
 The host waits for the accelerator once in a step, in ``check_step``, where all values that it needs are read together.
 """
@@ -24,7 +25,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from contextwise.base.errors import ContextwiseError, DivergedError
@@ -46,8 +47,9 @@ from contextwise.training.batches import (
 )
 from contextwise.training.inputs import TrainingInputs, targets_in
 from contextwise.training.metrics import RunMetrics
-from contextwise.training.model import TrainedModel, parameter_scales
+from contextwise.training.model import TrainedModel
 from contextwise.training.optimizer import create_optimizer, learning_rate_share
+from contextwise.training.parametrization import parameter_scales
 from contextwise.training.recipe import Recipe
 
 
@@ -56,7 +58,7 @@ class PretrainingTrainer(Trainer):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: TrainedModel,
         args: TrainingArguments,
         run: RunFolder,
         inputs: TrainingInputs,
@@ -65,7 +67,6 @@ class PretrainingTrainer(Trainer):
     ) -> None:
         self.run, self.validation, self.metrics = run, inputs.validation, metrics
         self.fingerprints, self.recipe, self.settings = inputs.fingerprints, recipe, recipe.training
-        self.scales = parameter_scales(recipe, inputs.config)
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step, as `_parts` and `_inputs`
         self._parts: list[torch.Tensor] = []
         self._inputs: list[dict[str, torch.Tensor]] = []
@@ -75,7 +76,7 @@ class PretrainingTrainer(Trainer):
         self.control: Any = None
         self._globalstep_last_logged = 0
         super().__init__(
-            model=TrainedModel(model),
+            model=model,
             args=args,
             data_collator=collate,
             train_dataset=inputs.stream,
@@ -224,8 +225,9 @@ class PretrainingTrainer(Trainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             module = model if model is not None else self.model
+            scales = parameter_scales(self.recipe, self.model.model.config)
             rate, bf16 = self.args.learning_rate, self.args.bf16
-            self.optimizer = create_optimizer(module, self.settings, rate, self.scales, bf16)
+            self.optimizer = create_optimizer(module, self.settings, rate, scales, bf16)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -374,3 +376,5 @@ class _StepHooks(TrainerCallback):
         self.trainer.end_step()
         if state.global_step in self.trainer.recipe.branch_steps:
             control.should_save = True
+        if state.global_step == state.max_steps and self.trainer.validation:
+            control.should_evaluate = True

@@ -17,9 +17,10 @@ from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
 from contextwise.base.undisturbed import without_launch_settings
 from contextwise.training import checkpoints
+from contextwise.training.branching import check_origin
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.recipe import Recipe
-from contextwise.training.run import build_trainer, check_origin, fast_steps, processes_of
+from contextwise.training.run import build_trainer, fast_steps, processes_of
 
 COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""

@@ -17,9 +17,9 @@ from contextwise.models.spec import meta_model
 from contextwise.training import Recipe
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.kinds import SizedModel
-from contextwise.training.model import parameter_scales, starting_model
+from contextwise.training.model import starting_model
 from contextwise.training.optimizer import create_optimizer
-from contextwise.training.parametrization import Scale, mup_scales, scale_initial_values
+from contextwise.training.parametrization import Scale, mup_scales, parameter_scales, scale_initial_values
 from contextwise_papers.objectives.multitoken import MultiTokenConfig
 from small import recipe_values
 from trained import trained
