@@ -14,7 +14,7 @@ from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, Interrupted
 from contextwise.base.estimates import CONFIDENCE
-from contextwise.base.files import PARTIAL, output_folder
+from contextwise.base.files import PARTIAL, is_held, output_folder
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.progress import interruption, say
@@ -230,7 +230,7 @@ def _known(
             summary = (result := settings.result.open(folder, settings.name)).summary
             same = tuple(map(summary.get, ("question", "label", "model", "dtype", "device"))) == wanted
             unfinished = folder.with_name(f"{folder.name}.unfinished").exists()  # it is removed by what follows
-            if same and not unfinished and summary["digest"] == subject.digest:
+            if same and not unfinished and not is_held(folder) and summary["digest"] == subject.digest:
                 return result
     return None
 
