@@ -100,7 +100,6 @@ def tried(title: str, folder: Path) -> TrialResult:
         training_seconds=losses,
         rates=[],
         chosen_rates=[],
-        seconds=9.0,
         unchanged={title: title},
         notes=[title],
     )

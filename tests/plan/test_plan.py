@@ -19,7 +19,7 @@ def workplace(tmp_path_factory):
 
 @pytest.mark.long
 def test_a_plan_fits_a_terminal(contextwise, workplace):
-    details = ("Measured: ", "90 points of 18 runs", "harder*", "Residuals")
+    details = ("Measured: ", "90 points of 18 runs", "harder*")
     words = contextwise.words("plan budget sweep --budget 1e16 --details")
     assert all(expected in words for expected in ("Plan for 1e+16 FLOPs", "training context", *details))
     status, output, _ = contextwise("plan budget sweep --budget 1e16")

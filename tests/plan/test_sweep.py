@@ -25,7 +25,6 @@ def test_a_sweep_from_plan_to_end(contextwise, workplace):
     words = contextwise.words("plan sweep tiny.yaml --dry-run")
     assert not (workplace / "sweeps").exists()
     assert "2 runs (2 missing), 3.07k tokens," in words
-    assert "note: all runs have one model size (nano-layers1-width16-heads2)" in words
     assert re.search(
         r"The missing runs take about [\d.]+ s to [\d.]+ (s|min) on this machine: [\d.]+ (ms|s) of training steps, and 1 to 20",
         words,

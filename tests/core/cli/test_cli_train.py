@@ -60,15 +60,13 @@ def test_the_run_is_named_on_standard_output(workplace, contextwise):
     [
         (
             "train recipe.yaml --corpus a --set data.corpus=b",
-            "data.corpus is given twice, as 'a' and as --set data.corpus=b;",
+            "data.corpus is given twice, as a and as --set data.corpus=b;",
         ),
+        ("train recipe.yaml --device cpu --set training.device=cuda", "training.device is given twice, as cpu and as"),
+        ("trial gpt2 pm --corpus a --set corpus=b", "corpus is given twice, as a and as --set corpus=b; give one"),
         (
-            "train recipe.yaml --device cpu --set training.device=cuda",
-            "training.device is given twice, as 'cpu' and as",
-        ),
-        (
-            "trial gpt2 pm --corpus a --set corpus=b",
-            "corpus is given twice, as 'a' and as --set corpus=b; give one of them",
+            "trial gpt2 pm --corpus a --tokens 9,8 --set tokens=[9,7]",
+            "tokens is given twice, as 9,8 and as --set tokens=9,7",
         ),
         ("trial gpt2 pm --corpus a --seeds 3 --set seeds=4", "seeds is given twice, as 3 and as --set seeds=4"),
         (

@@ -470,7 +470,7 @@ def test_code_that_was_not_named_here_is_not_run(corpus_folder, tmp_path, models
         ("models.py", "names no variant; write path.py:ClassName"),
         ("models.py:Same,factor", "names no variant; write path.py:ClassName"),
         ("models.py:Other", "models.py has no class and no function 'Other'; "),
-        ("values.py:x", "values.py has no class and no function 'x'"),
+        ("values.py:x", "values.py defines no class and no function; define 'x' there"),
         ("models.py:Hedless", "no function 'Hedless'; did you mean 'Headless'?"),
         ("models.py:Thing", "models.py:Thing cannot be built: TypeError: Thing() takes no arguments"),
         ("models.py:Headless", "is no causal language model: it gives Headless without a vocabulary head"),
