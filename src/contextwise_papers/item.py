@@ -126,7 +126,7 @@ class ItemMeasure(Settings, ABC):
 
         Training of earlier calls counts with the seconds that its runs have noted; measurements that are found again do not.
         """
-        before, started = set(folder.absolute().rglob("summary.json")), time.monotonic()
+        before, started = set(folder.rglob("summary.json")), time.monotonic()
         outcome = self.measure(item, folder)
         runs = [run for run in map(RunFolder, self.run_set(folder).paths) if run.finished]
         earlier = sum(run.summary()["seconds"] for run in runs if run.summary_file in before)

@@ -452,7 +452,7 @@ def test_lists_and_refusals_import_neither_torch_nor_transformers(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was prepared with another tokenizer than that of") == 2
     reasons = ("has no split 'test'", "--tokens is 5, but one step", "a width of 33 is not divisible by 4 heads")
-    reasons += ("is not empty and holds no trial", "arms is given twice, as ['gpt2', 'contextlm'] and as --set arms=3")
+    reasons += ("is not empty and holds no trial", "arms is given twice, as gpt2,contextlm and as --set arms=3")
     assert [reason for reason in reasons if reason not in done.stderr] == []
 
 
