@@ -46,7 +46,7 @@ def verify_run(path: str | Path) -> Iterator[Check]:
     the steps that are taken again: bit for bit in the environment of the run, and to 1% in another one. The first steps of a
     run with a trunk are the trunk's, and are not taken again. The run is not written to.
     """
-    run = RunFolder(RunFolder.open(path).path.absolute())
+    run = RunFolder.open(path)
     if is_held(run.path, inside=True):
         raise ConfigError(f"another process is training {path}; wait for it to end")
     recipe = validate(Recipe, run.recipe() | {"output": str(path)}, f"the recipe of {path}")
