@@ -47,6 +47,7 @@ def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
         delay: seconds that every training step takes longer: room for signals to land in the middle of a run.
     """
     import torch
+    from torch.distributed.fsdp import FSDPModule
 
     from contextwise.base.errors import ContextwiseError
     from contextwise.training import load_recipe, train
@@ -57,7 +58,11 @@ def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
 
     def slow_step(self, *arguments, **options):
         time.sleep(delay)
+        sharded = [module for module in self.model_wrapped.modules() if isinstance(module, FSDPModule)]
+        assert len(sharded) > 1 if self.settings.fsdp else not sharded, "the root and the blocks are the units"
         return step(self, *arguments, **options)
+
+    _shard_on_cpus()
 
     PretrainingTrainer.training_step = slow_step  # type: ignore[method-assign]
     try:
@@ -65,6 +70,23 @@ def run_recipe(recipe_file: Path, delay: float = 0.0) -> None:
     except ContextwiseError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_status)
+
+
+def _shard_on_cpus() -> None:
+    """Let accelerate shard on CPUs as it does on GPUs; by itself it keeps to DDP there, and no test would see a shard."""
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import DistributedType
+
+    made = AcceleratorState.__init__
+
+    def make(self, *arguments, fsdp_plugin=None, **options):
+        made(self, *arguments, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+
+    AcceleratorState.__init__ = make
 
 
 def _run_forked(recipe_file: Path, delay: float, output: str, environment: dict[str, str]) -> None:

@@ -98,7 +98,10 @@ def expanded(path: str | Path) -> Path:
 
 def still_at(given: Path, place: Path) -> Path:
     """The path ``given`` of an absolute place, if it still leads there from the current folder; else the place."""
-    return given if given.absolute() == place else place
+    with contextlib.suppress(OSError):  # the current folder was removed
+        if given.absolute() == place:
+            return given
+    return place
 
 
 def output_folder(path: Path) -> Path:

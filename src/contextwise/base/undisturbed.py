@@ -59,7 +59,7 @@ def without_launch_settings() -> Iterator[None]:
 
 
 def _pop_launch_settings() -> dict[str, str]:
-    return {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("ACCELERATE_")}
+    return {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
 ONE_AT_A_TIME = threading.RLock()

@@ -91,7 +91,6 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps = _Steps(trainer, recipe.total_steps, passes, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
             trainer.add_callback(steps)
-            trainer.validation = {}
             trainer.train()
             interruption.check("stopped while the first steps were timed; run the same command again")
             if saves:

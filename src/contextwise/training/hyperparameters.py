@@ -82,7 +82,9 @@ class TrainingSettings(Settings):
         default=False, description="torch.compile: on one GPU the whole step (a minute), otherwise the model's blocks"
     )
     gradient_checkpointing: bool = False
-    fsdp: bool = Field(default=False, description="shard parameters, gradients and optimizer over processes (FSDP2)")
+    fsdp: bool = Field(
+        default=False, description="on GPUs, shard parameters, gradients and optimizer over processes (FSDP2)"
+    )
     paired_initialization: bool = Field(
         default=False,
         description="initial values depend on the seed and the tensor's name only: models that share tensors start alike",

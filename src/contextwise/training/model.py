@@ -200,7 +200,9 @@ class TrainedModel(nn.Module):
         super().__init__()
         self.model = model
         self.last: Losses | None = None  # of the last batch by part, detached
-        self._no_split_modules = model._no_split_modules
+        held = {type(module).__name__ for module in model.modules()}
+        # The units that FSDP shards: those that the model has, as accelerate demands, of all that its class may have.
+        self._no_split_modules = [name for name in model._no_split_modules or [] if name in held]
 
     def forward(
         self,

@@ -107,6 +107,10 @@ def train(recipe: Recipe) -> RunFolder:
                 f"stopped by {interruption.signal or 'a signal'} at step {step} of {recipe.total_steps}; "
                 "run the same command again to resume"
             )
+        validated = [row["step"] for row in run.metrics("validation")]
+        trainer.accelerator.wait_for_everyone()
+        if trainer.validation and step not in validated:
+            trainer.evaluate()
         weights = trainer.whole_weights() if early is None else early.best_weights()
         if processes.is_main_process:
             export_model(run, inputs, weights)

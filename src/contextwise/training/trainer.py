@@ -6,8 +6,7 @@ The order of operations in a step (the hooks are the Trainer's own):
 2. ``on_pre_optimizer_step``: reduce the loss over all processes; if it or the gradient is not finite, stop before the
    weights change.
 3. Optimizer and schedule.
-4. Log, evaluate, save; the last step is evaluated in any case. A run that a signal stops ends with a whole step, its
-   validation and a checkpoint.
+4. Log, evaluate, save. A run that a signal stops ends with a whole step, its validation and a checkpoint.
 
 The host waits for the accelerator once in a step, in ``check_step``, where all values that it needs are read together.
 """
@@ -376,5 +375,3 @@ class _StepHooks(TrainerCallback):
         self.trainer.end_step()
         if state.global_step in self.trainer.recipe.branch_steps:
             control.should_save = True
-        if state.global_step == state.max_steps and self.trainer.validation:
-            control.should_evaluate = True

@@ -42,6 +42,18 @@ def corpora(tmp_path_factory):
     return folder / "new"
 
 
+def test_the_last_validation_is_made_where_a_kill_prevented_it(corpora, tmp_path):
+    """The checkpoint of the last step is there already: no step is left."""
+    values = recipe_values(corpora, tmp_path / "run", evaluate_every=0, save_every=5, steps=10)
+    run = trained(values)
+    loss, rows = run.summary()["validation_loss"], run.metrics_file.read_text().splitlines(keepends=True)
+    run.metrics_file.write_text("".join(row for row in rows if '"validation"' not in row))
+    shutil.rmtree(run.model)
+    run.summary_file.unlink()
+    assert run.metrics("validation") == [] and (run.checkpoints / "step-10").is_dir()
+    assert trained(values).summary()["validation_loss"] == loss
+
+
 # ---- parameters without a gradient ----
 
 

@@ -35,7 +35,6 @@ def test_an_optimizer_step_waits_once(case, corpus_folder, tmp_path, monkeypatch
     recipe = validate(Recipe, values | changes, "the recipe")
     processes = SimpleNamespace(device=torch.device(DEVICE), num_processes=1)
     trainer = build_trainer(recipe, RunFolder(recipe.folder), TrainingInputs.open(recipe), processes)
-    trainer.validation = {}
     for state in (PartialState, AcceleratorState):
         monkeypatch.setitem(state._shared_state, "device", processes.device)
     monkeypatch.setattr(type(trainer.args), "device", processes.device)
