@@ -196,13 +196,17 @@ class TrainedModel(nn.Module):
     The vocabulary head is applied in pieces inside the wrapped module, where sharded weights are gathered.
     """
 
+    base_model_prefix = "none"  # else accelerate takes a part whose class has "Norm" in its name for the final norm
+
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         self.last: Losses | None = None  # of the last batch by part, detached
-        held = {type(module).__name__ for module in model.modules()}
-        # The units that FSDP shards: those that the model has, as accelerate demands, of all that its class may have.
-        self._no_split_modules = [name for name in model._no_split_modules or [] if name in held]
+        blocks = [module for module in model.modules() if type(module).__name__ in (model._no_split_modules or [])]
+        embedding = model.get_input_embeddings() if blocks else None
+        # What FSDP shards by itself: of the blocks that the class may have those that the model has, as accelerate demands, but
+        # none with the embedding, which the head may share.
+        self._no_split_modules = sorted({type(each).__name__ for each in blocks if embedding not in each.modules()})
 
     def forward(
         self,

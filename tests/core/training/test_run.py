@@ -232,6 +232,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_training(corpus_folde
 
 
 SLOW = pytest.mark.slow
+SMALL = {"layers": 2, "width": 32, "heads": 2}
 CURVE = {"curve_every": 4, "curve_tokens": 2000}
 BRANCH = {"schedule": "wsd", "decay_steps": 0.5}
 
@@ -255,6 +256,21 @@ def test_two_processes_train_as_one(corpus_folder, tmp_path, settings, start):
     values = recipe_values(corpus_folder, tmp_path, **EXACT | settings | {"fsdp": False})
     near = 2e-3 if "optimizer" in settings else 1e-4
     trained_by_two(tmp_path, values, near, start, fsdp=settings.get("fsdp", False))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param({"model": SMALL | {"context_predictor": {}}}, id="contextlm"),
+        pytest.param({"model": SMALL | {"embedding_norm": True}}, id="embedding norm"),
+        pytest.param({"model": SMALL | {"multi_token": {"future_tokens": 2}}}, id="multi-token", marks=SLOW),
+        pytest.param({"model": SMALL | {"family": "bert"}, "objective": "masked"}, id="bert"),
+        pytest.param({"model": SMALL | {"family": "t5"}, "objective": "spans"}, id="t5", marks=SLOW),
+    ],
+)
+def test_every_kind_of_model_is_sharded(corpus_folder, tmp_path, kind):
+    trained_by_two(tmp_path, recipe_values(corpus_folder, tmp_path, **EXACT) | kind, 1e-3, fsdp=True)
 
 
 @pytest.mark.slow
