@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError, ContextwiseError, one_line
+from contextwise.base.errors import ConfigError, ContextwiseError, Interrupted, one_line
 from contextwise.base.files import is_held
 from contextwise.base.trust import trust
 from contextwise.experiments.folder import PlannedRun, RunSetFolder
@@ -110,6 +110,8 @@ class RunHere:
         """Train the run; whatever the error is, it fails this run alone, and is written to its log."""
         try:
             self.train()
+        except Interrupted as error:  # no fault of the run's
+            return Outcome(error.exit_status, str(error), error)
         except Exception as error:
             log = self.folder.log_file(self.run)
             log.parent.mkdir(parents=True, exist_ok=True)
