@@ -1,4 +1,4 @@
-"""Where a run starts: at its newest checkpoint, at one of the trunk that it branches off, or at its first step.
+"""The start of a run: its newest checkpoint, one of the trunk that it branches off, or its first step.
 
 The trunk trains at a constant learning rate. With ``schedule: wsd``, runs of several lengths differ only in their decay, so
 that they share the part before it and train only their decay: a branch ends with the weights of an uninterrupted run of its

@@ -269,8 +269,10 @@ def test_two_processes_train_as_one(corpus_folder, tmp_path, settings, start):
         pytest.param({"model": SMALL | {"family": "t5"}, "objective": "spans"}, id="t5", marks=SLOW),
     ],
 )
-def test_every_kind_of_model_is_sharded(corpus_folder, tmp_path, kind):
-    trained_by_two(tmp_path, recipe_values(corpus_folder, tmp_path, **EXACT) | kind, 1e-3, fsdp=True)
+@pytest.mark.parametrize(("precision", "near"), [("bf16", 3e-2), pytest.param("fp32", 1e-3, marks=SLOW)])
+def test_every_kind_of_model_is_sharded(corpus_folder, tmp_path, kind, precision, near):
+    values = recipe_values(corpus_folder, tmp_path, precision=precision) | kind
+    trained_by_two(tmp_path, values, near, fsdp=True)
 
 
 @pytest.mark.slow
