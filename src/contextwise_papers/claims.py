@@ -78,7 +78,7 @@ class Kept(Settings):
         return [self.part, self.base, self.best]
 
 
-class Decision(NamedTuple):
+class Ruling(NamedTuple):
     """Whether a claim holds by intervals of one confidence; None where that is undecided, with the reason.
 
     ``needs`` gives what it would take to decide it, in words; empty where that is not known.
@@ -91,12 +91,12 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a claim at each confidence.
+    """The ruling on a claim at each confidence.
 
     ``comparisons``: intervals or tests of which a single wrong one makes it wrong; they take part in the error.
     """
 
-    at: Callable[[float], Decision]
+    at: Callable[[float], Ruling]
     comparisons: int = 0
 
     @property
@@ -109,7 +109,7 @@ class Verdict:
         """Why it is undecided at a confidence of 95%."""
         return self.at(CONFIDENCE).reason
 
-    def mapped(self, change: Callable[[Decision], Decision]) -> "Verdict":
+    def mapped(self, change: Callable[[Ruling], Ruling]) -> "Verdict":
         """Another verdict that follows from this one, at every confidence."""
         return Verdict(lambda confidence: change(self.at(confidence)), self.comparisons)
 
@@ -138,7 +138,7 @@ class Claim:
 
     def without_refutation(self, reason: str) -> "Claim":
         """The claim, undecided where it would not hold."""
-        verdict = self.verdict and self.verdict.mapped(lambda d: Decision(None, reason) if d.holds is False else d)
+        verdict = self.verdict and self.verdict.mapped(lambda r: Ruling(None, reason) if r.holds is False else r)
         evidence = f"{reason}: {self.evidence}" if self.holds is False else self.evidence
         return replace(self, holds=self.holds or None, evidence=evidence, verdict=verdict)
 
@@ -153,16 +153,16 @@ def share_error(claims: Sequence[Claim]) -> list[Claim]:
     note = f"the interval at {confidence:.1%} decides, as {comparisons} comparisons share the error"
     decided = []
     for claim in claims:
-        decision = Decision(claim.holds) if claim.verdict is None else claim.verdict.at(confidence)
-        needs = decision.needs() if decision.holds is None else ""
-        notes = [claim.evidence, "" if decision.holds is claim.holds else note, needs]
-        decided.append(replace(claim, holds=decision.holds, evidence="; ".join(filter(None, notes))))
+        ruling = Ruling(claim.holds) if claim.verdict is None else claim.verdict.at(confidence)
+        needs = ruling.needs() if ruling.holds is None else ""
+        notes = [claim.evidence, "" if ruling.holds is claim.holds else note, needs]
+        decided.append(replace(claim, holds=ruling.holds, evidence="; ".join(filter(None, notes))))
     return decided
 
 
 def undecided(reason: str) -> Verdict:
     """The verdict of a claim that nothing decides."""
-    return Verdict(lambda confidence: Decision(None, reason))
+    return Verdict(lambda confidence: Ruling(None, reason))
 
 
 def above(estimate: Estimate, bound: float = 0.0) -> Verdict:
@@ -238,10 +238,10 @@ def _inferred(
     if problem := next(filter(None, map(_problem, estimates)), ""):
         return undecided(problem)
 
-    def at(confidence: float) -> Decision:
+    def at(confidence: float) -> Ruling:
         holds = rule(*(estimate.at(confidence).limits for estimate in estimates))
         holds = None if holds is None else bool(holds)  # numpy's False, of a bound of numpy's, is not Python's
-        return Decision(holds, otherwise if holds is None else "", functools.partial(needs, confidence))
+        return Ruling(holds, otherwise if holds is None else "", functools.partial(needs, confidence))
 
     return Verdict(at, comparisons=1)
 
@@ -255,13 +255,13 @@ def _problem(estimate: Estimate) -> str:
 
 def opposite(verdict: Verdict) -> Verdict:
     """The verdict of a claim that holds where the other does not."""
-    return verdict.mapped(lambda d: d._replace(holds=None if d.holds is None else not d.holds))
+    return verdict.mapped(lambda r: r._replace(holds=None if r.holds is None else not r.holds))
 
 
 def shown(verdict: Verdict) -> Verdict:
     """A verdict where it holds; undecided where it does not, since that shows nothing else."""
     other_side = "a difference is on the other side"
-    return verdict.mapped(lambda d: d._replace(holds=None, reason=other_side) if d.holds is False else d)
+    return verdict.mapped(lambda r: r._replace(holds=None, reason=other_side) if r.holds is False else r)
 
 
 def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
@@ -270,9 +270,9 @@ def given(condition: Verdict, verdict: Verdict, otherwise: str) -> Verdict:
     Either the condition is true or not, so one wrong interval of the two makes the verdict wrong: they count as one comparison.
     """
 
-    def at(confidence: float) -> Decision:
+    def at(confidence: float) -> Ruling:
         met = condition.at(confidence)
-        return verdict.at(confidence) if met.holds else Decision(None, otherwise, met.needs)
+        return verdict.at(confidence) if met.holds else Ruling(None, otherwise, met.needs)
 
     return Verdict(at, verdict.comparisons)
 
@@ -281,7 +281,7 @@ def exact(holds: bool, *numbers: float) -> Verdict:
     """A condition on exact numbers, which are the same at every repetition."""
     if any(math.isnan(number) for number in numbers):
         return undecided("a value is not a number")
-    return Verdict(lambda confidence: Decision(bool(holds)))
+    return Verdict(lambda confidence: Ruling(bool(holds)))
 
 
 def significant(effect: float, p: float) -> Verdict:
@@ -289,10 +289,10 @@ def significant(effect: float, p: float) -> Verdict:
     if math.isnan(effect) or math.isnan(p):
         return undecided("the test has no result")
 
-    def at(confidence: float) -> Decision:
+    def at(confidence: float) -> Ruling:
         if min(p, 1 - p) < 1 - confidence:
-            return Decision(bool(effect > 0))
-        return Decision(None, f"p is not below {1 - CONFIDENCE:.2g}")
+            return Ruling(bool(effect > 0))
+        return Ruling(None, f"p is not below {1 - CONFIDENCE:.2g}")
 
     return Verdict(at, comparisons=1)
 
@@ -301,16 +301,16 @@ def all_hold(verdicts: Iterable[Verdict]) -> Verdict:
     """Of a claim that has several parts: holds where all hold, does not hold where one does not."""
     every = list(verdicts)
 
-    def at(confidence: float) -> Decision:
-        decisions = [verdict.at(confidence) for verdict in every]
-        if any(decision.holds is False for decision in decisions):
-            return Decision(False)
+    def at(confidence: float) -> Ruling:
+        rulings = [verdict.at(confidence) for verdict in every]
+        if any(ruling.holds is False for ruling in rulings):
+            return Ruling(False)
         if not every:
-            return Decision(None, "there is nothing to decide it by")
-        missing = [decision for decision in decisions if decision.holds is None]
+            return Ruling(None, "there is nothing to decide it by")
+        missing = [ruling for ruling in rulings if ruling.holds is None]
         if len(missing) == 1:
             return missing[0]
-        return Decision(None, missing[0].reason) if missing else Decision(True)
+        return Ruling(None, missing[0].reason) if missing else Ruling(True)
 
     return Verdict(at, sum(verdict.comparisons for verdict in every))
 
@@ -319,17 +319,17 @@ def all_agree(verdicts: Iterable[Verdict], what: str, least: int = 1) -> Verdict
     """Of a claim that is repeated: decided where ``least`` or more repetitions (``what``: seeds, partitions) agree."""
     every = list(verdicts)
 
-    def at(confidence: float) -> Decision:
+    def at(confidence: float) -> Ruling:
         if len(every) < least:
-            return Decision(None, f"it takes {least} {what} or more, and there are {len(every)}")
-        first, *_ = decisions = [verdict.at(confidence) for verdict in every]
-        found = [decision.holds for decision in decisions]
+            return Ruling(None, f"it takes {least} {what} or more, and there are {len(every)}")
+        first, *_ = rulings = [verdict.at(confidence) for verdict in every]
+        found = [ruling.holds for ruling in rulings]
         if True in found and False in found:
-            return Decision(None, f"the {what} do not agree")
+            return Ruling(None, f"the {what} do not agree")
         if None in found and len(set(found)) > 1:
             deciding = len(found) - found.count(None)
-            return Decision(None, f"{deciding} of {len(found)} {what} decide{'s' * (deciding == 1)} it")
-        return Decision(first.holds, first.reason)
+            return Ruling(None, f"{deciding} of {len(found)} {what} decide{'s' * (deciding == 1)} it")
+        return Ruling(first.holds, first.reason)
 
     # It is wrong only where all are: one comparison.
     return Verdict(at, max((verdict.comparisons for verdict in every), default=0))
