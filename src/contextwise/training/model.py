@@ -203,7 +203,9 @@ class TrainedModel(nn.Module):
         self.model = model
         self.last: Losses | None = None  # of the last batch by part, detached
         blocks = [module for module in model.modules() if type(module).__name__ in (model._no_split_modules or [])]
-        embedding = model.get_input_embeddings() if blocks else None
+        embedding = None
+        with contextlib.suppress(NotImplementedError):  # a model that transformers finds no embedding in
+            embedding = model.get_input_embeddings()
         # What FSDP shards by itself: of the blocks that the class may have those that the model has, as accelerate demands, but
         # none with the embedding, which the head may share.
         self._no_split_modules = sorted({type(each).__name__ for each in blocks if embedding not in each.modules()})
