@@ -24,12 +24,16 @@ STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class Terminal(Console):
-    """A console on which texts of users steer nothing: such characters are shown as escapes."""
+    """A console on which texts of users steer nothing: such characters are shown as escapes.
+
+    Lines of a file or pipe have no blanks at their end.
+    """
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
-        return super()._render_buffer(
+        rendered = super()._render_buffer(
             segment if segment.control else Segment(printable(segment.text), segment.style) for segment in buffer
         )
+        return rendered if self.is_terminal else re.sub(" +$", "", rendered, flags=re.MULTILINE)
 
 
 def printable(text: str) -> str:

@@ -229,6 +229,8 @@ def _of_usage(error: BaseException) -> ConfigError | None:
     for form, words in USAGE.items():
         if match := re.fullmatch(form, message):
             message = words.format(match[1], *(each.replace(", ", " or ") for each in match.groups()[1:]))
+            if words == "{0} is missing" and (about := getattr(error.param, "help", None)):  # type: ignore[attr-defined]
+                message += f": {about.partition('. ')[0].rstrip('.')}"
             break
     if context is None or "contextwise " in message:
         return ConfigError(message)

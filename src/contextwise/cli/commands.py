@@ -71,10 +71,11 @@ class Verb(TyperCommand):
             if getattr(error, "ctx", ctx) is None:  # Typer's parser leaves it out
                 vars(error)["ctx"] = ctx
             if hasattr(error, "possibilities"):
-                unknown = getattr(error, "option_name", "").removeprefix("--").upper()
+                unknown = getattr(error, "option_name", "").removeprefix("--")
                 arguments = [each.metavar for each in self.params if each.param_type_name == "argument"]
-                meant = [f"the argument {each}" for each in arguments if each == unknown]
-                near = [each for each in error.possibilities or () if each != "--help"]
+                meant = [f"the argument {each}" for each in arguments if each == unknown.upper()]
+                similar = [each for each in error.possibilities or () if each != "--help"]
+                near = [f"--{each}" for each in difflib.get_close_matches(unknown, (x[2:] for x in similar))]
                 settings = ["--set KEY=VALUE"] * any("--set" in each.opts for each in self.params)
                 error.possibilities = meant or near or settings
             raise

@@ -101,18 +101,26 @@ def test_a_mistyped_command_is_a_usage_error(contextwise) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("curve", "MODEL is missing; see contextwise curve -h"),
-        ("curve a", "--corpus is missing; see contextwise curve -h"),
+        (
+            "curve",
+            "MODEL is missing: A run, a Hugging Face model folder, or a name on the Hub; see contextwise curve -h",
+        ),
+        (
+            "prepare x.txt --out c",
+            "--tokenizer is missing: A tokenizer's folder or Hub name (NAME@REVISION), a GGUF file, smollm2, train:N (learn a "
+            "byte-level BPE of N tokens), or bytes; see contextwise prepare -h",
+        ),
+        ("trial --budget 3", "there is no option --budget; did you mean --set KEY=VALUE? See contextwise trial -h"),
         ("curve a --corpus", "--corpus needs a value; see contextwise curve -h"),
         ("curve a b c --corpus x", "too many arguments: b c; see contextwise curve -h"),
         ("measure ruler a --overwrite=1", "--overwrite takes no value; see contextwise measure ruler -h"),
-        ("trial --seed 3", "there is no option --seed; did you mean --seeds or --set? See contextwise trial -h"),
-        ("train --seed 3", "there is no option --seed; did you mean --set? See contextwise train -h"),
+        ("trial --seed 3", "there is no option --seed; did you mean --seeds? See contextwise trial -h"),
+        ("train --seed 3", "there is no option --seed; did you mean --set KEY=VALUE? See contextwise train -h"),
         (
             "evaluate --model x",
             "there is no option --model; did you mean the argument MODEL? See contextwise evaluate -h",
         ),
-        ("train --corpu x", "there is no option --corpu; did you mean --corpus or --out? See contextwise train -h"),
+        ("train --corpu x", "there is no option --corpu; did you mean --corpus? See contextwise train -h"),
         ("-x", "there is no option -x; see contextwise -h"),
     ],
 )
