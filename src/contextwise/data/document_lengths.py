@@ -124,18 +124,17 @@ def boundary_note(corpus: Corpus) -> str | None:
 
 
 def short_documents_note(documents: "Documents", context: int) -> str | None:
-    """Sentence on a training context that is longer than every document; None if some document is as long."""
-    if not len(documents) or int(documents.lengths.max()) >= context:
-        return None
+    """Sentence on a training context that the documents do not reward; None if they do."""
     measured = DocumentLengths(documents.lengths)
-    if not measured.tokens:
+    if not measured.tokens or (reward := measured.reward(context)).enough:
         return None
-    reward = measured.reward(context)
+    of = f"of {documents.path} ({documents.split})"
+    longest = f"no document {of} is that long: the longest has {in_tokens(measured.longest)}, and "
     return (
-        f"data.context is {in_tokens(context)}, but no document of {documents.path} ({documents.split}) is that long: the "
-        f"longest has {in_tokens(measured.longest)}, and {reward.preceded:.1%} of the targets have {in_tokens(reward.half)} or "
-        "more (half of the context) of their own document before them; a window is filled with several documents"
-    )
+        f"data.context is {in_tokens(context)}, but {'' if reward.documents else longest}{reward.preceded:.1%} of the tokens "
+        f"{of if reward.documents else ''} have {in_tokens(reward.half)} or more (half of the context) of their own document "
+        "before them; a window is filled with several documents"
+    ).replace("  ", " ")
 
 
 def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:

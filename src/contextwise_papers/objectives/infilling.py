@@ -203,17 +203,19 @@ class Characters:
         rewritten: dict[int, np.ndarray] = {}
         pieces: list[str] = []
         waiting: list[tuple[int, bool]] = []
+        characters = 0
         for i, (draw, spm) in draws.items():
             text = self.text.read(corpus.document(i))[0]
             if text:
                 first, last = np.sort(draw.choice(len(text) + 1, size=2, replace=False)).tolist()
                 pieces += [text[:first], text[first:last], text[last:]]
                 waiting.append((i, spm))
-            if sum(map(len, pieces)) > self.group_characters or i == next(reversed(draws)):
+                characters += len(text)
+            if characters > self.group_characters or i == next(reversed(draws)):
                 ids = self.tokenizer.encode(pieces)
                 for number, (document, kind) in enumerate(waiting):
                     prefix, middle, suffix = ids[3 * number : 3 * number + 3]
                     written = arrangement.write(prefix, middle, suffix, kind)
                     rewritten[document] = written.astype(self.dtype)
-                pieces, waiting = [], []
+                pieces, waiting, characters = [], [], 0
         return rewritten

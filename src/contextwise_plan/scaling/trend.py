@@ -66,11 +66,6 @@ class Trend:
         """(3,) posterior mean of c, g and h."""
         return np.asarray(self.weights @ self.means)
 
-    @property
-    def spread(self) -> float:
-        """Posterior mean of σ."""
-        return float(self.weights @ self.spreads)
-
     def growth(self, confidence: float) -> Estimate:
         """The power of the budget with which the best context grows."""
         levels = np.array([1 - confidence, 1 + confidence]) / 2
@@ -217,7 +212,8 @@ def _deviation(readings: Sequence[Reading], weights: Array, spread: float) -> fl
 def measured_optima(observed: Observations, size: str, unit: str = "flops") -> list[tuple[float, Reading]]:
     """Budgets, ascending, at which a size's best context was between two others, and that best context.
 
-    As many as each run has measured budgets, evenly spaced in the logarithm, or their share where some do not count.
+    As many as each run has measured budgets, evenly spaced in the logarithm from the highest, or their share where some do not
+    count.
     """
     own = [point for point in observed.points if point.size == size]
     landscape = Landscape(own, unit, {size: observed.planned[size]})
@@ -231,7 +227,7 @@ def measured_optima(observed: Observations, size: str, unit: str = "flops") -> l
             located.append((budget, reading))
     measured = Counter(point.cell for point in own)
     count = max(1, round(float(np.median(list(measured.values()))) * len(located) / len(landscape.budgets)))
-    steps = np.unique(np.linspace(0, len(located) - 1, count).round()).astype(int).tolist() if located else []
+    steps = np.unique(np.linspace(len(located) - 1, 0, count).round()).astype(int).tolist() if located else []
     return [located[step] for step in steps]
 
 

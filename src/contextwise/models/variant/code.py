@@ -12,6 +12,7 @@ import hashlib
 import re
 import sys
 import traceback
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,11 +54,22 @@ def read_code(file: str | Path) -> bytes:
 
 
 def check_name(code: bytes, file: str, name: str) -> None:
-    """Raise a ConfigError for a name that occurs nowhere in a file's code, without running it, which takes torch."""
+    """Raise a ConfigError for a name that occurs nowhere in a file's code, without running it, which takes torch.
+
+    The same for an import of a file beside it, which belongs to no identity of a run.
+    """
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):  # said when it is run
         return
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    for module in {getattr(node, "module", None) or alias.name for node in imports for alias in node.names}:
+        found = PathFinder.find_spec(module.partition(".")[0])
+        if found is not None and found.origin and Path(found.origin).parent == expanded(file).absolute().parent:
+            raise ConfigError(
+                f"the variant's file {file} imports {found.name}, a file beside it, whose changes would not be noticed; put its "
+                "code into the file, or into an installed package"
+            )
     made_otherwise = r"import\s*\*|globals\(|locals\(|exec\(|__getattr__|__dict__"
     if not re.search(rf"\b{name}\b|{made_otherwise}", code.decode(errors="replace")):
         defined = (each for each in tree.body if isinstance(each, ast.ClassDef | ast.FunctionDef))
