@@ -11,7 +11,8 @@ import torch
 from benchmarks.harness import alternate, publish
 from benchmarks.training_step import step_of, synchronised
 from contextwise.base.machine import keep_freed_memory
-from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model, parameter_count
+from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
+from contextwise.models.building import parameter_count
 from contextwise.training.model import TrainedModel
 
 SHAPES = {

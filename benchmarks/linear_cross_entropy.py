@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import alternate, publish
-from contextwise.models import linear_cross_entropy
+from contextwise.models.losses import linear_cross_entropy
 
 SHAPES = [(4096, 128, 4096), (2048, 256, 4096), (1024, 256, 50_304)]
 

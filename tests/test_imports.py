@@ -6,6 +6,7 @@ name what stands on the core. The list may only become shorter.
 
 import ast
 import functools
+import importlib
 import re
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -31,7 +32,13 @@ ORDER = [
 PLACED_IN = {
     "testing": "evaluation",
     "stats": "base",
+    "settings": "base",
+    "measures": "evaluation",
+    "runset": "experiments",
+    "report": "reports",
 }  # public modules at the top, and the package whose imports they may use
+PUBLIC = ["", ".data", ".measures", ".models", ".objectives", ".report", ".runset", ".settings", ".stats", ".training"]
+"""Modules of the core for other packages; ``inner_names.txt`` lists what our own take from elsewhere in it."""
 STANDS_ON = {
     "contextwise": [],
     "contextwise_plan": ["contextwise"],
@@ -41,6 +48,7 @@ STANDS_ON = {
 RECIPES = CORE / "recipes"  # no package: data, and models that recipes name as users name theirs
 FILES = sorted(file for name in STANDS_ON for file in (SOURCE / name).rglob("*.py") if RECIPES not in file.parents)
 OUTWARD = Path(__file__).with_name("outward_tests.txt")
+INNER = Path(__file__).with_name("inner_names.txt")
 MODULE = re.compile(r"(contextwise(?:_[a-z]+)?)((?:\.\w+)*)(?::\w+)?(?:\[\])?")
 
 
@@ -104,6 +112,30 @@ def test_no_import_goes_the_wrong_way():
 
 def test_tests_of_the_core_that_name_a_neighbour_only_become_fewer():
     assert sorted(set(outward_of_tests())) == OUTWARD.read_text().splitlines()
+
+
+def test_public_modules_have_few_names_that_exist():
+    for name in PUBLIC:
+        module = importlib.import_module(f"{CORE.name}{name}")
+        assert 1 <= len(module.__all__) <= 15
+        assert all(hasattr(module, each) for each in module.__all__)
+
+
+def test_names_from_inside_the_core_only_become_fewer():
+    """Names that our packages import from the core, beside those of its public modules, which are all that a stranger has."""
+    public = {f"{CORE.name}{name}" for name in PUBLIC}
+    taken = set()
+    for file in FILES:
+        if CORE not in file.parents:
+            imports = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom))
+            for node in imports:
+                if node.module.split(".")[0] != CORE.name:
+                    continue
+                names = {alias.name for alias in node.names}
+                if node.module in public:
+                    names -= {*importlib.import_module(node.module).__all__}
+                taken |= {f"{node.module} {name}" for name in names}
+    assert sorted(taken) == INNER.read_text().splitlines()
 
 
 def _package_of(module):

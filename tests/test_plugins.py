@@ -168,8 +168,7 @@ def wave() -> None:
     "diary.py": """
 from pathlib import Path
 
-from contextwise.base.config import Settings
-from contextwise.base.recipes import RecipeKind
+from contextwise.settings import RecipeKind, Settings
 
 
 class Diary(Settings):
@@ -186,7 +185,7 @@ DIARY = RecipeKind("greet", "entries", "strange_ideas.diary:Diary", "diary.yaml"
     "patient.py": """
 from typing import Literal
 
-from contextwise.experiments.executors import ExecutorSettings
+from contextwise.runset import ExecutorSettings
 
 
 class Patient(ExecutorSettings):

@@ -5,7 +5,9 @@ import math
 import pytest
 
 from contextwise.experiments.run_set import FAST_TRAINING
-from contextwise.models import ContextLMConfig, backbone_config, named_size, parameter_count
+from contextwise.models import ContextLMConfig, backbone_config
+from contextwise.models.building import parameter_count
+from contextwise.models.sizes import named_size
 from contextwise.training import load_recipe
 from contextwise_papers.contextlm.tables_7_8_settings import TRAINING
 from contextwise_papers.item import RECIPES

@@ -39,11 +39,11 @@ __all__ = [
 _lazy_export = lazy_exports(
     __name__,
     {
-        "api": [name for name in __all__ if name.islower() and name != "decide"],
-        "base.runs": ["RunFolder"],
-        "data": ["Corpus"],
-        "decisions": ["decide"],
-        "models": [name for name in __all__ if name.endswith(("Config", "LM"))],
+        "api": " ".join(name for name in __all__ if name.islower() and name != "decide"),
+        "base.runs": "RunFolder",
+        "data": "Corpus",
+        "decisions": "decide",
+        "models": "ContextLMConfig ContextLMForCausalLM",
     },
 )
 Viewed.views = partial(importlib.import_module, "contextwise.reports.views")

@@ -359,7 +359,7 @@ def load(model: str | Path | RunFolder, dtype: Any = None, device: Any = None) -
     """
     import torch
 
-    from contextwise.models import load_generating_model
+    from contextwise.models.loading import load_generating_model
 
     if not isinstance(model, str | Path | RunFolder):
         raise ConfigError(Problem("but must be a run, a model's folder or a name on the Hub", "model", model))

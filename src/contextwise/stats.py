@@ -1,6 +1,6 @@
-"""Losses of any training script, for ``contextwise decide``: a file with a row for each held-out document of a run.
+"""Estimates with intervals; and losses of any training script, for ``contextwise decide``: a row for each held-out document.
 
-Imports neither torch nor transformers.
+Imports neither torch nor transformers; the estimates are imported when they are first used.
 """
 
 import hashlib
@@ -10,10 +10,40 @@ import math
 import operator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import atomic_file, disk_errors
+from contextwise.base.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from contextwise.base.estimates import CONFIDENCE, Estimate
+    from contextwise.base.intervals import (
+        NORMAL,
+        Part,
+        correlation_estimate,
+        estimate,
+        mean_correlation,
+        mean_estimate,
+        plus_minus,
+        ratio_difference,
+        ratios,
+        student_t,
+        wilson,
+        with_seeds,
+    )
+
+__all__ = ["CONFIDENCE", "NORMAL", "Estimate", "LossWriter", "Part", "correlation_estimate", "estimate"]
+__all__ += ["mean_correlation", "mean_estimate", "plus_minus", "ratio_difference", "ratios", "student_t"]
+__all__ += ["wilson", "with_seeds"]
+__getattr__ = lazy_exports(
+    "contextwise",
+    {
+        "base.estimates": "CONFIDENCE Estimate",
+        "base.intervals": "NORMAL Part correlation_estimate estimate mean_correlation mean_estimate plus_minus "
+        "ratio_difference ratios student_t wilson with_seeds",
+    },
+)
 
 LONGEST_NAME = 80
 JSON_LINES = (".jsonl", ".ndjson")

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import Interval, Part, joint, leave_one_out, over_documents, wilson
+from contextwise.base.intervals import Interval, joint, leave_one_out, over_documents
+from contextwise.stats import Estimate, Part, wilson
 
 EQUAL = 1e-24
 

@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import CONFIDENCE, NOT_IN_JSON, Estimate
-from contextwise.base.intervals import student_t
+from contextwise.base.estimates import NOT_IN_JSON
 from contextwise.comparison.sequential import seeds_to_decide, simultaneous
+from contextwise.settings import ConfigError, Settings
+from contextwise.stats import CONFIDENCE, Estimate, student_t
 
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 MOST_SEEDS = 200

@@ -18,27 +18,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from contextwise.base.config import Settings, read_yaml, validate, with_overrides
-from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import as_json
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
+from contextwise.data import source_digest
 from contextwise.data.corpus import MANIFEST
 from contextwise.data.documents import read_splits
-from contextwise.data.sources import source_digest
 from contextwise.data.tokenizers import tokenizer_digest
-from contextwise.evaluation.kernel import Measure
-from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.launchers import AnyExecutor
-from contextwise.experiments.run_set import RunSet
-from contextwise.training.recipe import Recipe
+from contextwise.measures import Measure
+from contextwise.report import Table, as_json
+from contextwise.runset import AnyExecutor, ExecutorSettings, RunSet
+from contextwise.settings import ConfigError, Settings, did_you_mean, read_yaml, validate, with_overrides
+from contextwise.training import Recipe
 from contextwise_papers.claims import Claim, share_error
 from contextwise_papers.tables import Plot
 
 if TYPE_CHECKING:
-    from contextwise.experiments.cost import RunCost
+    from contextwise.runset import RunCost
 
 
 class Scale(Settings):
@@ -191,7 +187,7 @@ def corpus_folder(folder: Path, source: str, tokenizer: str | Path, validation: 
 def prepared_once(source: str, tokenizer: str | Path, target: Path, validation: float) -> Path:
     """The corpus in ``target``, which is prepared if it does not exist."""
     if not (target / MANIFEST).exists():
-        from contextwise.data.prepare import prepare_corpus
+        from contextwise.data import prepare_corpus
 
         prepare_corpus(source, tokenizer, target, validation=validation)
     return target

@@ -7,22 +7,18 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Name, Seeds
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, as_json, count
-from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.result import Comparison
 from contextwise.comparison.tables import difference_table, model_table
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Measure, measure
-from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.cost import RunCost, cost_of
-from contextwise.experiments.run_set import RecipeValues, RunSet, RunSetSettings
+from contextwise.measures import Evaluation, Measure, measure
 from contextwise.models.folders import model_folder
+from contextwise.report import Table, as_json, count
+from contextwise.runset import RecipeValues, RunCost, RunSet, RunSetSettings, cost_of
+from contextwise.settings import ConfigError, Name, Seeds
+from contextwise.stats import Estimate, estimate
 from contextwise_papers.claims import Better, Claim, Growing, Marginal, above, below, check_names, within
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.tables import seeds_behind, table_of

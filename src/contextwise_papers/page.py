@@ -8,11 +8,11 @@ from typing import Any
 import plotly.graph_objects as go
 import yaml
 
-from contextwise.base.estimates import Estimate, as_json, count, duration
 from contextwise.base.files import without_folders
-from contextwise.base.tables import Column, Table
+from contextwise.report import Column, Page, Section, Table, as_json, count, duration
 from contextwise.reports import page
-from contextwise.reports.page import NO_SCRIPT, Page, Part, Section
+from contextwise.reports.page import NO_SCRIPT, Part
+from contextwise.stats import Estimate
 from contextwise_papers.claims import VERDICTS
 from contextwise_papers.item import Outcome
 from contextwise_papers.tables import Plot, printed_table

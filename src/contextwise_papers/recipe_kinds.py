@@ -1,5 +1,5 @@
 """The recipe files of the documents, as entry points of the group ``contextwise.recipe_kinds``."""
 
-from contextwise.base.recipes import RecipeKind
+from contextwise.settings import RecipeKind
 
 ITEM = RecipeKind("reproduce", "scales")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from contextwise.base.estimates import Estimate
-from contextwise.base.tables import Table
+from contextwise.report import Table
+from contextwise.stats import Estimate
 
 
 @dataclass(frozen=True)

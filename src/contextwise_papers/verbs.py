@@ -10,11 +10,10 @@ from rich.text import Text
 from typer import Argument, Option
 
 from contextwise.base.config import with_options
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.hashes import MANIFEST
-from contextwise.base.progress import say
-from contextwise.base.tables import Column, Table
 from contextwise.cli.common import set_option, show, show_json, show_line
+from contextwise.report import Column, Table, say
+from contextwise.settings import ConfigError, DataError
 
 if TYPE_CHECKING:
     from contextwise_papers.item import Item, ItemMeasure, Outcome, Scale
@@ -53,8 +52,8 @@ def reproduce(
 
     Run the same command again to resume; runs that have finished are used again.
     """
-    from contextwise.base.estimates import as_json as as_json_values
     from contextwise.base.files import write_json
+    from contextwise.report import as_json as as_json_values
     from contextwise_papers.item import find_item, measure_at, recipes_folder
     from contextwise_papers.page import write_reproduction_page
 
@@ -112,8 +111,8 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
 
 def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, as_json: bool) -> None:
     """The cost of each run, and of all together."""
-    from contextwise.base.estimates import count, counted, duration
     from contextwise.experiments.cost import costs_of
+    from contextwise.report import count, counted, duration
     from contextwise.training.recipe import few_steps
 
     costs = costs_of(measure.recipes(folder), measure.vocab_size) + measure.passes(folder)

@@ -15,10 +15,10 @@ __all__ = ["Landscape", "Sweep", "SweepPoint", "load_sweep", "run_points", "swee
 __getattr__ = lazy_exports(
     __name__,
     {
-        "api": ["sweep"],
-        "optimum": ["Landscape"],
-        "sweeps.points": ["SweepPoint", "run_points", "sweep_points"],
-        "sweeps.recipe": ["load_sweep"],
-        "sweeps.sweep": ["Sweep"],
+        "api": "sweep",
+        "optimum": "Landscape",
+        "sweeps.points": "SweepPoint run_points sweep_points",
+        "sweeps.recipe": "load_sweep",
+        "sweeps.sweep": "Sweep",
     },
 )

@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from contextwise.base.estimates import CONFIDENCE, Estimate
-from contextwise.base.intervals import Part, plus_minus, ratio_difference, ratios, student_t, within_groups
+from contextwise.base.intervals import within_groups
 from contextwise.comparison.sequential import simultaneous
-from contextwise.data.document_lengths import in_tokens, token_count
+from contextwise.data import in_tokens, token_count
+from contextwise.stats import CONFIDENCE, Estimate, Part, plus_minus, ratio_difference, ratios, student_t
 from contextwise_plan.sweeps.points import SweepPoint
 from contextwise_plan.tracks import Reading, Track, budget_steps, budget_words, tracks
 

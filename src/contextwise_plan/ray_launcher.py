@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, not_installed, one_line
+from contextwise.base.errors import one_line
 from contextwise.base.stopping import SIGNALS
 from contextwise.base.trust import trust
-from contextwise.experiments.executors import ExecutorSettings, Outcome, train_run
-from contextwise.experiments.folder import PlannedRun, RunSetFolder
+from contextwise.experiments.executors import Outcome
+from contextwise.runset import ExecutorSettings, PlannedRun, RunSetFolder, train_run
+from contextwise.settings import ConfigError, not_installed
 
 LEAVE_SECONDS = 120.0  # time that runs have to save after a request to stop
 

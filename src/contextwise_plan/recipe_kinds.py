@@ -1,6 +1,6 @@
 """The recipe files of planning, as entry points of the group ``contextwise.recipe_kinds``."""
 
-from contextwise.base.recipes import RecipeKind
+from contextwise.settings import RecipeKind
 
 SWEEP = RecipeKind(
     "plan sweep",

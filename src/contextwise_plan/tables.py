@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Estimate, count, counted, duration, written
-from contextwise.base.tables import Cell, Column, Row, Table, terminal
+from contextwise.base.tables import Cell
+from contextwise.report import Column, Row, Table, count, counted, duration, terminal, written
+from contextwise.stats import Estimate
 from contextwise_plan.scaling.analysis import Analysis
 from contextwise_plan.scaling.planning import Plan
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contextwise.base.estimates import count, duration
+from contextwise.report import count, duration
 from contextwise_plan.sweeps.points import SweepPoint
 
 STEPS = 97  # number of budgets, evenly spaced in the logarithm

@@ -15,20 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field, field_validator
 
-from contextwise.base.config import Seeds, Settings, validate, with_overrides
-from contextwise.base.errors import ConfigError, DataError, Problem, TrainingError
-from contextwise.base.estimates import Estimate, counted
+from contextwise.base.errors import TrainingError
 from contextwise.base.files import expanded
-from contextwise.base.intervals import mean_estimate
 from contextwise.base.runs import RunFolder, comparable, differing_keys
-from contextwise.base.tables import Column, Table
-from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.folder import Question
 from contextwise.experiments.grid import learning_rates, rate_settings
-from contextwise.experiments.launchers import AnyExecutor
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.training.kinds import NewModel, SizedModel
-from contextwise.training.recipe import Recipe
+from contextwise.report import Column, Table, counted
+from contextwise.runset import AnyExecutor, Arm, ExecutorSettings, Question, RunSet, RunSetSettings
+from contextwise.settings import ConfigError, DataError, Problem, Seeds, Settings, validate, with_overrides
+from contextwise.stats import Estimate, mean_estimate
+from contextwise.training import NewModel, Recipe, SizedModel
 
 FARTHEST = 4.0  # neighbouring factors may be this many times apart: on wider steps the losses are no parabola
 SAME_RATE = 0.25
@@ -93,7 +88,7 @@ def load_transfer(values: dict[str, Any], overrides: list[str] | None = None) ->
         recipe_at(settings, settings.to, "to")
     if recipes[0].training.evaluation_tokens == 0:
         raise ConfigError(Problem("but rates are compared by the validation loss", "training.evaluation_tokens", 0))
-    from contextwise.training.inputs import TrainingInputs  # imports torch, which what was refused above does not need
+    from contextwise.training import TrainingInputs
 
     if not TrainingInputs.open(recipes[0]).validation:
         raise DataError(

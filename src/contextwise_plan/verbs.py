@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import RenderableType
 from typer import Argument, Option
 
-from contextwise.base.config import read_yaml, with_options
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import as_json as json_values
-from contextwise.base.estimates import count, counted, duration
+from contextwise.base.config import with_options
 from contextwise.base.files import write_json
-from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line, show_values
+from contextwise.report import as_json as json_values
+from contextwise.report import count, counted, duration, say
+from contextwise.settings import ConfigError, read_yaml
 
 PANEL = "Choose"
 BESIDE = {True: (1, 20), False: (10, 60)}
 """Whether runs are trained in this process -> seconds of a run beside its training steps, at least and at most: a curve, and a
 process with its imports."""
 if TYPE_CHECKING:
-    from contextwise.experiments.run_set import RunSet
+    from contextwise.runset import RunSet
 
 
 def sweep(

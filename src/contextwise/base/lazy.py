@@ -1,7 +1,7 @@
 """Lazy imports: names that are imported at first use, to keep the import of a package fast."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -11,9 +11,9 @@ def object_named(name: str) -> Any:
     return getattr(importlib.import_module(module), member)
 
 
-def lazy_exports(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Create a package's ``__getattr__`` (PEP 562); ``homes`` maps the modules below it to the names that they define."""
-    home = {name: module for module, names in homes.items() for name in names}
+def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Create a module's ``__getattr__`` (PEP 562); ``homes`` maps modules of ``package`` to names, with blanks between."""
+    home = {name: module for module, names in homes.items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:
         if name not in home:

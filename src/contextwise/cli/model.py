@@ -88,7 +88,8 @@ def serve(
     refuse_absent(model)
     from transformers.utils.import_utils import is_serve_available
 
-    from contextwise.models import load_tokenizer, model_folder
+    from contextwise.models import load_tokenizer
+    from contextwise.models.folders import model_folder
     from contextwise.models.loading import check_generates, load_config
 
     if not is_serve_available():

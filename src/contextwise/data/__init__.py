@@ -11,7 +11,24 @@ from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from contextwise.data.corpus import Corpus
+    from contextwise.data.document_lengths import in_tokens, token_count
+    from contextwise.data.input_files import Form, checked, read_objects, readable
     from contextwise.data.prepare import prepare_corpus
+    from contextwise.data.sources import open_source, source_digest
+    from contextwise.data.sources.source import BadRecord, Document, Record, Source
+    from contextwise.data.windows import Windows
 
-__all__ = ["Corpus", "prepare_corpus"]
-__getattr__ = lazy_exports(__name__, {"corpus": ["Corpus"], "prepare": ["prepare_corpus"]})
+__all__ = ["BadRecord", "Corpus", "Document", "Form", "Record", "Source", "Windows", "checked", "in_tokens"]
+__all__ += ["open_source", "prepare_corpus", "read_objects", "readable", "source_digest", "token_count"]
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "corpus": "Corpus",
+        "document_lengths": "in_tokens token_count",
+        "input_files": "Form checked read_objects readable",
+        "prepare": "prepare_corpus",
+        "sources": "open_source source_digest",
+        "sources.source": "BadRecord Document Record Source",
+        "windows": "Windows",
+    },
+)

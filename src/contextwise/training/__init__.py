@@ -5,14 +5,31 @@ from typing import TYPE_CHECKING
 from contextwise.base.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from contextwise.training.inputs import VALIDATION_SEED, TrainingInputs
+    from contextwise.training.kinds import NewModel, SizedModel
     from contextwise.training.recipe import Recipe, load_recipe
     from contextwise.training.run import train
-    from contextwise.training.settings import Addition, DataSection, DataSettings, ModelSection, ModelSettings
+    from contextwise.training.settings import (
+        Addition,
+        CorpusData,
+        DataSection,
+        DataSettings,
+        HeldOut,
+        ModelSection,
+        ModelSettings,
+        Width,
+    )
 
-__all__ = ["Addition", "DataSection", "DataSettings", "ModelSection", "ModelSettings", "Recipe", "load_recipe", "train"]
-_MODULES = {
-    "recipe": ["Recipe", "load_recipe"],
-    "run": ["train"],
-    "settings": ["Addition", "DataSection", "DataSettings", "ModelSection", "ModelSettings"],
-}
-__getattr__ = lazy_exports(__name__, _MODULES)
+__all__ = ["VALIDATION_SEED", "Addition", "CorpusData", "DataSection", "DataSettings", "HeldOut"]
+__all__ += ["ModelSection", "ModelSettings", "NewModel", "Recipe", "SizedModel", "TrainingInputs", "Width"]
+__all__ += ["load_recipe", "train"]
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "inputs": "TrainingInputs VALIDATION_SEED",
+        "kinds": "NewModel SizedModel",
+        "recipe": "Recipe load_recipe",
+        "run": "train",
+        "settings": "Addition CorpusData DataSection DataSettings HeldOut ModelSection ModelSettings Width",
+    },
+)

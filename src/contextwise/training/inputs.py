@@ -17,7 +17,8 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.prefix import set_prefix
-from contextwise.objectives import NO_LOSS, Cut, ExampleStream, MixtureStream, Objective, Vocabulary, add_special_tokens
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Objective, Vocabulary, add_special_tokens
+from contextwise.objectives.mixture import MixtureStream
 from contextwise.objectives.objective import Stream
 from contextwise.training.identity import input_hashes
 from contextwise.training.recipe import Recipe

@@ -12,7 +12,8 @@ from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.base.runs import RunFolder
 from contextwise.models.sizes import MEASURED_WIDTHS, SIZES, adamw_rate
-from contextwise.objectives import AnyObjective, Causal, Cut, Objective
+from contextwise.objectives import AnyObjective, Cut, Objective
+from contextwise.objectives.causal import Causal
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.settings import CorpusData, DataSettings, ModelSettings, data_kinds, model_kinds
 

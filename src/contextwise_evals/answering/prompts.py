@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jinja2 import TemplateError
 
-from contextwise.base.errors import ConfigError, one_line
-from contextwise.evaluation.kernel import Subject, Work
+from contextwise.base.errors import one_line
+from contextwise.measures import Subject, Work
+from contextwise.settings import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -156,7 +157,7 @@ def apply_template(
 
 def check_vocabulary(subject: Subject, questions: Iterable[Prompt]) -> None:
     """Raise a CheckpointError if the questions have token ids that the model's vocabulary lacks."""
-    from contextwise.evaluation.scoring.windows import check_tokens
+    from contextwise.measures import check_tokens
 
     check_tokens(max(max(question.prompt(len(question.body)), default=0) for question in questions), subject.model)
 
@@ -211,7 +212,7 @@ def answer_all(
 
     The batches, of one task and one context each, depend on the arguments alone. ``new_tokens``: most tokens of an answer.
     """
-    from contextwise.evaluation.scoring.windows import batches
+    from contextwise.measures import batches
 
     groups = [*product(sorted(visible, reverse=True), questions.items())]
     keys = [(task, context, index) for context, (task, encoded) in groups for index in range(len(encoded))]

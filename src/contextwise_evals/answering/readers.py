@@ -14,10 +14,10 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from contextwise.base.errors import CheckpointError
-from contextwise.evaluation.sampling import Sampling
+from contextwise.measures import Sampling
 from contextwise.models.decoding import generate
 from contextwise.models.rope import frequencies_for
+from contextwise.settings import CheckpointError
 
 
 class RefuseNaN(LogitsProcessor):

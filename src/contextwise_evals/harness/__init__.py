@@ -11,9 +11,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from rich.console import RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError, not_installed
-from contextwise.base.tables import Column, Row, Table, terminal
-from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work, content_key
+from contextwise.evaluation.kernel import content_key
+from contextwise.measures import InputFile, Measure, Outcome, Subject, Work
+from contextwise.report import Column, Row, Table, terminal
+from contextwise.settings import ConfigError, not_installed
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus

@@ -20,15 +20,17 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.hashes import content_key
-from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.progress import interruption
 from contextwise.evaluation.kernel import Journal
-from contextwise.evaluation.scoring.windows import batches, check_tokens
-from contextwise.models.losses import final_hidden_states, has_plain_head, rows_at_once
+from contextwise.measures import batches, check_tokens
+from contextwise.models import final_hidden_states
+from contextwise.models.losses import has_plain_head, rows_at_once
 from contextwise.models.masks import as_attention_mask, prefix_attention
 from contextwise.models.prefix import reads_prefix
 from contextwise.models.rope import same_frequencies_up_to
+from contextwise.report import progress_bar
+from contextwise.settings import CheckpointError, ConfigError, DataError
 from contextwise_evals.answering.readers import ModelReader
 
 LEAST_ROWS = 128

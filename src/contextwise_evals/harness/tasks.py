@@ -28,10 +28,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean, one_line
+from contextwise.base.errors import one_line
 from contextwise.base.hashes import content_key
 from contextwise.base.machine import hub_problem
-from contextwise.evaluation.kernel import Subject, Work
+from contextwise.measures import Subject, Work
+from contextwise.settings import ConfigError, DataError, did_you_mean
 from contextwise_evals.harness.model import BoundedLM
 
 RESAMPLES = 1000

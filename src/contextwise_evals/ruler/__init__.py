@@ -10,11 +10,11 @@ from pydantic import Field, model_validator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
-from contextwise.base.progress import interruption, progress_bar
-from contextwise.base.tables import Column, Table, terminal
-from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
+from contextwise.base.progress import interruption
+from contextwise.measures import InputFile, Measure, Outcome, Subject, Work
+from contextwise.report import Column, Table, progress_bar, terminal
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus

@@ -10,8 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import StringConstraints
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.data.input_files import Form, checked, read_objects
+from contextwise.data import Form, checked, read_objects
+from contextwise.settings import ConfigError, DataError
 from contextwise_evals.answering.prompts import Question
 from contextwise_evals.ruler.questions import Size, Spans, Task, distances_behind, join_pieces
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError
-from contextwise.objectives.objective import generator
+from contextwise.objectives import generator
+from contextwise.settings import ConfigError
 from contextwise_evals.answering.prompts import Question
 
 Spans = tuple[tuple[int, int], ...]

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.intervals import RESAMPLES, draw_counts, mean_estimate, wilson
+from contextwise.base.intervals import RESAMPLES, draw_counts
+from contextwise.stats import mean_estimate, wilson
 from contextwise_evals.answering.prompts import Encoded, Key, body_lengths
 from contextwise_evals.ruler.questions import Task
 

@@ -10,7 +10,7 @@ from itertools import count, product
 import numpy as np
 from scipy.special import zeta
 
-from contextwise.base.errors import ConfigError
+from contextwise.settings import ConfigError
 from contextwise_evals.answering.prompts import Question
 from contextwise_evals.ruler.questions import NOISE, FilledTask, Size, Spans, distances_behind, join_pieces
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.config import validate
-from contextwise.base.estimates import Estimate, written
-from contextwise.base.intervals import plus_minus
-from contextwise.base.tables import Table, spread
-from contextwise.experiments.run_set import RunSet
+from contextwise.base.tables import spread
+from contextwise.report import Table, written
+from contextwise.runset import RunSet
+from contextwise.settings import validate
+from contextwise.stats import Estimate, plus_minus
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, opposite, shown, undecided
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.tables import Plot, point, points, table_of

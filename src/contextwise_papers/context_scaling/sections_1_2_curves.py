@@ -7,15 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.config import Lengths, Seeds
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import ratio_difference, wilson
-from contextwise.base.tables import Table
 from contextwise.comparison.curves import ComparedCurve, compare_curves, curves_table
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.curve import Curve, CurveResult, measures_table
-from contextwise.experiments.run_set import Arm, RecipeValues, RunSet, RunSetSettings
+from contextwise.evaluation.measures.curve import CurveResult, measures_table
+from contextwise.measures import Curve, measure
+from contextwise.report import Table
+from contextwise.runset import Arm, RecipeValues, RunSet, RunSetSettings
+from contextwise.settings import Lengths, Seeds
+from contextwise.stats import Estimate, ratio_difference, wilson
 from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, below
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.models import GivenModel

@@ -15,13 +15,14 @@ from pydantic import Field
 from rich.console import RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import DataError
-from contextwise.data.input_files import Form, checked, read_objects
-from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work, content_key
+from contextwise.data import Form, checked, read_objects
+from contextwise.evaluation.kernel import content_key
+from contextwise.measures import InputFile, Measure, Outcome, Result, Subject, Work
+from contextwise.settings import DataError
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
-    from contextwise.evaluation.sampling import Sampling
+    from contextwise.measures import Sampling
 
 Benchmark = Literal["mt-bench", "alpaca-eval"]
 # FastChat, ``llm_judge/common.py``
@@ -147,7 +148,7 @@ class Answers(Measure):
 
     def sampling(self, question: Question) -> "Sampling":
         """How the tokens of an answer to this question are chosen; each question has its own seed."""
-        from contextwise.evaluation.sampling import Sampling
+        from contextwise.measures import Sampling
 
         value = self.temperature
         if value == "published":

@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.estimates import as_json, listed
-from contextwise.base.tables import Table
 from contextwise.evaluation.generation import start_token
-from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.scoring.windows import not_finite, vocabulary_size
+from contextwise.measures import Subject
 from contextwise.models.contextlm.pathway import context_pathway
 from contextwise.models.tokenizers import model_tokenizer_hash
-from contextwise.reports.page import Page, Section, commands
+from contextwise.report import Page, Section, Table, as_json, listed
+from contextwise.reports.page import commands
+from contextwise.settings import CheckpointError, ConfigError, DataError
 from contextwise_papers.page import sections_of
 from contextwise_papers.tables import Plot, point, table_of
 

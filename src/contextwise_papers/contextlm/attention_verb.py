@@ -7,8 +7,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.cli.common import Device, Dtype, refuse_absent, show_line, show_values
+from contextwise.settings import ConfigError, DataError
 
 
 def attention(
@@ -33,7 +33,7 @@ def attention(
         raise ConfigError(f"--out is {out}, the file with the text, which would be lost; give another name")
     words = _read_text(text)
 
-    from contextwise.base.tables import terminal
+    from contextwise.report import terminal
     from contextwise_papers.contextlm.attention import numbers, read_with_models, received_table, write_attention_page
 
     reading = read_with_models(models, words, dtype=dtype, device=device)

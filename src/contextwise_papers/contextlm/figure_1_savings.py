@@ -20,13 +20,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import CONFIDENCE, Estimate, as_json, count
-from contextwise.base.intervals import NORMAL, plus_minus, student_t
 from contextwise.base.runs import RunFolder
 from contextwise.comparison.speedup import BEYOND
-from contextwise.experiments.run_set import RunSet
+from contextwise.report import as_json, count
+from contextwise.runset import RunSet
+from contextwise.settings import ConfigError, DataError, Settings
+from contextwise.stats import CONFIDENCE, NORMAL, Estimate, plus_minus, student_t
 from contextwise_papers.claims import Claim, above, all_agree, check_names, undecided
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import GATE, TrainedModels

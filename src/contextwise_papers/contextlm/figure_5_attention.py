@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import written
 from contextwise.base.intervals import estimate_over_seeds
+from contextwise.report import written
+from contextwise.settings import ConfigError
 from contextwise_papers.claims import Better, Claim, above
 from contextwise_papers.contextlm.attention import MOST_MODELS, Reading, chunks_table, drawn, read_with_models
 from contextwise_papers.item import Item, Outcome

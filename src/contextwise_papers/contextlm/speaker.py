@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import ConfigError
 from contextwise.evaluation.generation import allowed_new_tokens
-from contextwise.evaluation.sampling import Sampling
+from contextwise.measures import Sampling
+from contextwise.settings import ConfigError
 from contextwise_evals.answering.prompts import apply_template
 from contextwise_evals.answering.readers import ModelReader
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE

@@ -16,16 +16,13 @@ import torch
 from pydantic import Field, model_validator
 from transformers import PreTrainedModel
 
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import mean_estimate
-from contextwise.base.progress import progress_bar
-from contextwise.base.tables import Table
-from contextwise.evaluation.kernel.subject import positions
-from contextwise.evaluation.sampling import Sampling
 from contextwise.experiments.cost import step_rounds
+from contextwise.measures import Sampling, positions
 from contextwise.models import load_model
 from contextwise.models.decoding import generate
-from contextwise.training.recipe import Recipe
+from contextwise.report import Table, progress_bar
+from contextwise.stats import Estimate, mean_estimate
+from contextwise.training import Recipe
 from contextwise_papers.claims import Better, Claim, Verdict, above, below, check_names
 from contextwise_papers.item import Item, Outcome
 from contextwise_papers.models import TrainedModels, paths_of

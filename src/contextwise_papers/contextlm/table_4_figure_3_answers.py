@@ -15,17 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate
 from contextwise.base.files import atomic_write
-from contextwise.base.intervals import estimate, wilson, with_seeds
-from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
-from contextwise.data.input_files import Form, checked, read_objects
-from contextwise.data.sources import BadRecord, open_source
-from contextwise.evaluation.kernel import measure
-from contextwise.experiments.run_set import Arm, RunSet
+from contextwise.data import BadRecord, Form, checked, open_source, read_objects
+from contextwise.measures import measure
+from contextwise.report import Table, say
+from contextwise.runset import Arm, RunSet
+from contextwise.settings import ConfigError, DataError
+from contextwise.stats import Estimate, estimate, wilson, with_seeds
 from contextwise_papers.claims import Better, Claim, above, undecided
 from contextwise_papers.contextlm.answers import Answers, AnswersResult, Benchmark, Question, read_questions
 from contextwise_papers.item import Item, Outcome, corpus_folder, prepared_once

@@ -13,11 +13,11 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import Field, field_validator
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
-from contextwise.base.intervals import with_seeds
-from contextwise.base.tables import Table
+from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.models.rope import Rope
+from contextwise.report import Table
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate, with_seeds
 from contextwise_evals.harness import HarnessTasks, read_range
 from contextwise_evals.levels import Level, level_of, mean_level
 from contextwise_papers.claims import Claim, above, percentage_points

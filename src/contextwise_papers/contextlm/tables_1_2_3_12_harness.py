@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.estimates import FEWEST_DOCUMENTS, Estimate
-from contextwise.base.intervals import NORMAL, plus_minus, with_seeds
-from contextwise.base.progress import say
+from contextwise.base.estimates import FEWEST_DOCUMENTS
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
+from contextwise.report import Table, say
+from contextwise.stats import NORMAL, Estimate, plus_minus, with_seeds
 from contextwise_evals.harness import HarnessTasks, check_installed
 from contextwise_papers.claims import Better, Claim, above, percentage_points, undecided
 from contextwise_papers.item import Item, Outcome

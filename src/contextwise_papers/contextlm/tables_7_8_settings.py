@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-from contextwise.base.estimates import count
 from contextwise.models.sizes import SIZES
+from contextwise.report import count
 from contextwise_papers.claims import Claim, exact
 from contextwise_papers.item import Item, ItemMeasure, Outcome
 from contextwise_papers.tables import table_of

@@ -15,5 +15,6 @@ if TYPE_CHECKING:
     from contextwise_papers.cue.modeling import CueForCausalLM
 
 __all__ = ["CueConfig", "CueForCausalLM", "LSTMConfig", "LSTMForCausalLM"]
-_MODULES = {"config": ["CueConfig"], "lstm": ["LSTMConfig", "LSTMForCausalLM"], "modeling": ["CueForCausalLM"]}
-__getattr__ = lazy_exports(__name__, _MODULES)
+__getattr__ = lazy_exports(
+    __name__, {"config": "CueConfig", "lstm": "LSTMConfig LSTMForCausalLM", "modeling": "CueForCausalLM"}
+)

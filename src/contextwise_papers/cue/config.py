@@ -4,8 +4,8 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from contextwise.base.errors import ConfigError
 from contextwise.models.composition import OwnConfig, as_config, check_whole
+from contextwise.settings import ConfigError
 
 FORMS = ("transformer", "concatenate")
 

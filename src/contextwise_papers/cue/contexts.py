@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, did_you_mean
-from contextwise.base.progress import say
-from contextwise.data.corpus import Corpus
-from contextwise.data.input_files import json_object, readable, unpacked
+from contextwise.data import Corpus, readable
+from contextwise.data.input_files import json_object, unpacked
+from contextwise.report import say
+from contextwise.settings import CheckpointError, ConfigError, DataError, did_you_mean
 from contextwise_papers.cue.config import CueContextConfig
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextTable, check_encoder
 from contextwise_papers.cue.english import as_english, column_texts

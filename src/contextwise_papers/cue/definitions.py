@@ -13,10 +13,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contextwise.base.errors import DataError, did_you_mean
-from contextwise.data.input_files import readable
-from contextwise.data.sources.source import Document, Source
+from contextwise.data import Document, Source, readable
 from contextwise.data.sources.stdlib import stdlib_files
+from contextwise.settings import DataError, did_you_mean
 
 LEAST_TEXT = 256
 """Characters of a definition without its docstring; shorter ones are left out."""

@@ -22,12 +22,11 @@ import numpy as np
 import torch
 from transformers import DistilBertConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, not_installed
-from contextwise.base.estimates import counted
 from contextwise.base.files import disk_errors, exclusive, write_json
-from contextwise.base.progress import progress_bar, say
-from contextwise.models.loading import Device, load_config, load_tokenizer, model_folder
-from contextwise.models.losses import IGNORED
+from contextwise.models import IGNORED, load_config, load_tokenizer
+from contextwise.models.loading import Device, model_folder
+from contextwise.report import counted, progress_bar, say
+from contextwise.settings import CheckpointError, ConfigError, DataError, not_installed
 from contextwise_papers.cue.parts import trained_text_model
 from contextwise_papers.objectives.embedding import ONE_SHAPE_TOKENS, Embedder, Pooling, load_text_model, text_kind
 

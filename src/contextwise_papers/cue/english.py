@@ -9,10 +9,10 @@ import re
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import DataError
+from contextwise.settings import DataError
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 _DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 _MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August"]

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from scipy import stats
 from torch import nn
 
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, written
 from contextwise.base.files import read_json
-from contextwise.base.intervals import estimate
 from contextwise.base.runs import RunFolder
+from contextwise.report import written
+from contextwise.settings import DataError
+from contextwise.stats import Estimate, estimate
 from contextwise.training.checkpoints import WEIGHTS, list_checkpoints, step_of
 from contextwise_papers.claims import Claim, above, all_agree, all_hold, significant, undecided
 from contextwise_papers.cue.runs import HeldOut, OneRun, given_contexts, sentences_of, some

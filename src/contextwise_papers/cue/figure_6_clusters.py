@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 from scipy import sparse
 
-from contextwise.base.errors import ConfigError, DataError, not_installed
 from contextwise.data import Corpus
+from contextwise.settings import ConfigError, DataError, not_installed
 from contextwise_papers.claims import Claim, all_agree, significant
 from contextwise_papers.cue.runs import OneRun, given_contexts, sentences_of, some
 from contextwise_papers.item import Item, Outcome

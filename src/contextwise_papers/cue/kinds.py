@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from contextwise.base.errors import ConfigError, Problem
 from contextwise.models.sizes import OUR_SIZES
-from contextwise.training.kinds import NewModel
-from contextwise.training.settings import ModelSettings, VocabSize, Width, known_size
+from contextwise.settings import ConfigError, Problem
+from contextwise.training import ModelSettings, NewModel, Width
+from contextwise.training.settings import VocabSize, known_size
 from contextwise_papers.cue.settings import TRAINED, AnyStage, ContextSettings, JointStage, ProxyStage, Stage, Started
 
 

@@ -8,10 +8,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from contextwise.base.errors import ConfigError
 from contextwise.models.composition import CausalLanguageModel, OwnConfig
 from contextwise.models.contextlm.cache import StateLayer
 from contextwise.models.masks import readable_without_sync
+from contextwise.settings import ConfigError
 
 
 class LSTMConfig(OwnConfig):

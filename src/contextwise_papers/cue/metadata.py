@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import Problem
-from contextwise.base.progress import say
-from contextwise.objectives.objective import NO_LOSS, Cut, ExampleStream, RewrittenExamples, Stream, generator
-from contextwise.objectives.vocabulary import Vocabulary
-from contextwise.training.settings import Addition, DataSection, HeldOut
+from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Stream, Vocabulary, generator
+from contextwise.objectives.objective import RewrittenExamples
+from contextwise.report import say
+from contextwise.settings import Problem
+from contextwise.training import Addition, DataSection, HeldOut
 from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, Columns, DocumentsWithMetadata, MetadataTexts
 
 if TYPE_CHECKING:
     import torch
 
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 
 class MetadataSettings(DataSection):
@@ -209,7 +209,7 @@ class ConditionedTexts(Addition):
         """With the metadata before the text: ``loss`` and ``metadata_loss``, of the same text without and with it."""
         if self.settings.form == "append":
             return
-        from contextwise.training.inputs import VALIDATION_SEED
+        from contextwise.training import VALIDATION_SEED
 
         plain = sets["loss"]
         whole = self.settings.model_copy(update={"share": 1.0})

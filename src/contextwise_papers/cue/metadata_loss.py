@@ -8,9 +8,9 @@ from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError
-from contextwise.evaluation.kernel import Outcome, Subject, Work
-from contextwise.evaluation.measures.loss import MEASURES, Loss, evaluation_table, heading
+from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, heading
+from contextwise.measures import Loss, Outcome, Subject, Work
+from contextwise.settings import ConfigError
 from contextwise_papers.cue.metadata_texts import LARGEST_SHARE, Columns, DocumentsWithMetadata, MetadataTexts
 
 if TYPE_CHECKING:

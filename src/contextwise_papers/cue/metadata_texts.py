@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator
 
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.data.tokenizers import CorpusTokenizer
+from contextwise.settings import ConfigError, DataError
 from contextwise_papers.cue.english import column_texts
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 LARGEST_SHARE = 4
 """The metadata of a document has at most one in so many positions of a window; longer metadata is cut."""

@@ -19,11 +19,11 @@ from transformers.cache_utils import Cache
 from transformers.modeling_flash_attention_utils import FlashAttentionKwargs
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from contextwise.base.errors import ConfigError
+from contextwise.models import final_hidden_states
 from contextwise.models.composition import CausalLanguageModel
 from contextwise.models.families import new_stock_model
-from contextwise.models.losses import final_hidden_states
 from contextwise.models.masks import packed_documents
+from contextwise.settings import ConfigError
 from contextwise_papers.cue.config import CueConfig
 from contextwise_papers.cue.parts import CueContextEncoder, CueDecoder, ProxyEncoder
 

@@ -9,11 +9,11 @@ from transformers import AutoModel, GPT2Config, GPT2Model, PreTrainedConfig, Pre
 from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 
-from contextwise.base.errors import ConfigError
+from contextwise.models import IGNORED
 from contextwise.models.composition import as_config
 from contextwise.models.families import family_of
-from contextwise.models.losses import IGNORED
 from contextwise.models.masks import causal_mask
+from contextwise.settings import ConfigError
 from contextwise_papers.cue.config import CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 
 

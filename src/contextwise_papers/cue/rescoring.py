@@ -13,12 +13,10 @@ from pydantic import BeforeValidator, Field
 from rich.console import RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import counted
-from contextwise.base.progress import progress_bar, say
-from contextwise.base.tables import Column, Table, terminal
-from contextwise.data.input_files import Form, checked, read_objects
-from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Result, Subject, Work
+from contextwise.data import Form, checked, read_objects
+from contextwise.measures import InputFile, Measure, Outcome, Result, Subject, Work
+from contextwise.report import Column, Table, counted, progress_bar, say, terminal
+from contextwise.settings import ConfigError, DataError
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus
@@ -86,7 +84,7 @@ class Rescore(Measure):
         of the text; ``per_token``, over tokens and end; ``score``, its own if it has one; ``total``, ``weight *
         log_probability + (1 - weight) * score``, which determines the ``rank``, from 1. Equal ones stay in their order.
         """
-        from contextwise.evaluation.scoring.windows import check_tokens
+        from contextwise.measures import check_tokens
         from contextwise_papers.cue.contexts import context_texts, encoded_sets, trained_types
         from contextwise_papers.cue.sentences.running import Rows, score_rows
 

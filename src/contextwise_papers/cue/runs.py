@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Seeds, with_overrides
-from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Subject
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
-from contextwise.training.settings import CorpusData
+from contextwise.measures import Subject
+from contextwise.runset import Arm, RunSet, RunSetSettings
+from contextwise.settings import ConfigError, Seeds, with_overrides
+from contextwise.training import CorpusData
 from contextwise_papers.claims import check_names
 from contextwise_papers.cue.contexts import ContextTexts, Further, encoded_sets, encoder_config, trained_types
 from contextwise_papers.cue.english import column_texts

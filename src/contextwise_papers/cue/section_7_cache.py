@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
-from contextwise.base.tables import Table
+from contextwise.report import Table
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate
 from contextwise_papers.claims import Claim, above, higher, undecided
 from contextwise_papers.cue.runs import OneRun
 from contextwise_papers.cue.sentences.cache_effect import ALL, BINS, effect_between

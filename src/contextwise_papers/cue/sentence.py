@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import DataError, Problem
-from contextwise.base.progress import say
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
-from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.objectives import NO_LOSS, Cut, Examples, Kind, SingleObjective, Vocabulary
+from contextwise.report import say
+from contextwise.settings import DataError, Problem
 from contextwise_papers.objectives.text import SentenceIndex
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 
 class SentenceExamples(Examples):

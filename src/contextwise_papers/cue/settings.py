@@ -5,9 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError, Problem
-from contextwise.training.settings import DEEPEST, DataSection, Layers, Width
+from contextwise.settings import ConfigError, Problem, Settings
+from contextwise.training import DataSection, Width
+from contextwise.training.settings import DEEPEST, Layers
 from contextwise_papers.cue.metadata_texts import Columns
 
 PREVIOUS = "previous_sentence"

@@ -8,17 +8,8 @@ from torch import Tensor
 from transformers import AutoModel
 
 from contextwise.base.files import without_folders
-from contextwise.models.spec import (
-    Batch,
-    Losses,
-    ModelSpec,
-    Parts,
-    labelled_losses,
-    matrix_weights,
-    register_model,
-    spec_of,
-    without_weights,
-)
+from contextwise.models import Losses, ModelSpec, labelled_losses, register_model
+from contextwise.models.spec import Batch, Parts, matrix_weights, spec_of, without_weights
 from contextwise_papers.cue.config import CueConfig, UnigramConfig
 from contextwise_papers.cue.lstm import LSTMConfig, LSTMForCausalLM
 from contextwise_papers.cue.modeling import CueForCausalLM

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.models.loading import check_generates, load_as, load_config, load_model
-from contextwise.models.spec import build_model
+from contextwise.models import build_model, load_config, load_model
+from contextwise.models.loading import check_generates, load_as
+from contextwise.settings import CheckpointError, ConfigError
 from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig, ProxyConfig, UnigramConfig
 from contextwise_papers.cue.encoding import TextSource
 from contextwise_papers.cue.parts import UnigramAutoencoder

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from accelerate import PartialState
 
-from contextwise.data.corpus import Corpus
-from contextwise.models.loading import load_config, load_model
+from contextwise.data import Corpus
+from contextwise.models import load_config, load_model
 from contextwise.models.tokenizers import check_tokenizer
-from contextwise.objectives import NO_LOSS, ExampleStream
-from contextwise.objectives.objective import Stream, generator
-from contextwise.training.settings import Addition, HeldOut
+from contextwise.objectives import NO_LOSS, ExampleStream, Stream, generator
+from contextwise.training import Addition, HeldOut
 from contextwise_papers.cue.config import CueConfig
 from contextwise_papers.cue.contexts import ContextSets, ContextTexts
 from contextwise_papers.cue.encoding import EncodedTexts, TextEncoder, TextSource, TextTable, check_encoder

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from pydantic import Field
 
-from contextwise.base.config import Settings, read_yaml
-from contextwise.base.estimates import count, written
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
+from contextwise.report import count, written
+from contextwise.settings import Settings, read_yaml
 from contextwise.training.parameters import Module, modules_of
 from contextwise_papers.claims import Claim, exact
 from contextwise_papers.item import Item, ItemMeasure, Outcome

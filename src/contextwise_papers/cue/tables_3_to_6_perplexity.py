@@ -15,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, as_json, exponential
-from contextwise.base.intervals import bootstrap_estimate, estimate, per_seed, resampled_ratios, with_seeds
+from contextwise.base.estimates import exponential
+from contextwise.base.intervals import bootstrap_estimate, per_seed, resampled_ratios
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import measure
-from contextwise.evaluation.measures.loss import Evaluation
-from contextwise.experiments.run_set import RunSet
+from contextwise.measures import Evaluation, measure
+from contextwise.report import as_json
+from contextwise.runset import RunSet
+from contextwise.settings import DataError, Settings
+from contextwise.stats import Estimate, estimate, with_seeds
 from contextwise_papers.claims import Better, Claim, Kept, Verdict, above, below, check_names, given
 from contextwise_papers.cue.runs import REFERENCE, CueRuns
 from contextwise_papers.cue.sentences import SentenceLoss

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import Estimate, as_json
+from contextwise.report import as_json
+from contextwise.settings import ConfigError, DataError
+from contextwise.stats import Estimate
 from contextwise_papers.intrinsic_entropy.density import density_directions, kde_entropy, leading_directions
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult
 from contextwise_papers.intrinsic_entropy.fits import LineFit, PowerFit, correlations, fit_line, fit_power

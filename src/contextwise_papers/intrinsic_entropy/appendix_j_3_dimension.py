@@ -17,13 +17,11 @@ import torch
 from pydantic import Field, field_validator
 from safetensors.torch import load_file
 
-from contextwise.base.config import Lengths
-from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.estimates import Estimate, written
-from contextwise.base.intervals import mean_correlation, mean_estimate
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
-from contextwise.experiments.run_set import Run, RunSet
+from contextwise.report import Table, written
+from contextwise.runset import Run, RunSet
+from contextwise.settings import CheckpointError, ConfigError, Lengths
+from contextwise.stats import Estimate, mean_correlation, mean_estimate
 from contextwise.training.checkpoints import WEIGHTS
 from contextwise_papers.claims import LEAST_SEEDS, Claim, Verdict, above, all_agree, all_hold, exact, within
 from contextwise_papers.intrinsic_entropy.fits import fit_line, fit_power

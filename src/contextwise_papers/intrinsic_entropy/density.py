@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from contextwise.base.errors import DataError
+from contextwise.settings import DataError
 from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 from contextwise_papers.intrinsic_entropy.spectra import SMALLEST
 

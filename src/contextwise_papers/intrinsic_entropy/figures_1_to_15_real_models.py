@@ -13,11 +13,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import validate
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, written
-from contextwise.base.intervals import correlation_estimate, mean_estimate
-from contextwise.base.tables import Table
+from contextwise.report import Table, written
+from contextwise.settings import ConfigError, validate
+from contextwise.stats import Estimate, correlation_estimate, mean_estimate
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, exact, undecided, within
 from contextwise_papers.intrinsic_entropy.analysis import SHARE_OF_SUBSPACES, IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.entropy import Entropy

@@ -19,14 +19,12 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from contextwise.base.config import Lengths, Seeds, with_overrides
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import mean_estimate
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
-from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
-from contextwise.training.inputs import VALIDATION_SEED
+from contextwise.report import Table
+from contextwise.runset import RecipeValues, Run, RunSet, RunSetSettings
+from contextwise.settings import DataError, Lengths, Seeds, with_overrides
+from contextwise.stats import Estimate, mean_estimate
+from contextwise.training import VALIDATION_SEED
 from contextwise_papers.claims import (
     LEAST_SEEDS,
     Claim,

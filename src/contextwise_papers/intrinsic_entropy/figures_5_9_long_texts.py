@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import correlation_estimate, mean_estimate
-from contextwise.base.tables import Table
+from contextwise.report import Table
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate, correlation_estimate, mean_estimate
 from contextwise_evals.ruler import FRACTIONS, Ruler, TaskName
 from contextwise_papers.claims import Claim, Verdict, above, all_hold, below, opposite, undecided
 from contextwise_papers.intrinsic_entropy.density import density_directions, kde_entropy, leading_directions

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
-from contextwise.base.intervals import plus_minus, student_t
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate, plus_minus, student_t
 
 LARGEST_EXPONENT, SMALLEST_EXPONENT = 20.0, 1e-3
 

@@ -16,11 +16,12 @@ from pydantic import Field, model_validator
 from rich.console import RenderableType
 from rich.text import Text
 
-from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.estimates import Estimate, exponential
-from contextwise.base.progress import interruption, progress_bar
-from contextwise.base.tables import Column, Table, terminal
-from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
+from contextwise.base.estimates import exponential
+from contextwise.base.progress import interruption
+from contextwise.measures import Measure, Outcome, Subject, Work
+from contextwise.report import Column, Table, progress_bar, terminal
+from contextwise.settings import CheckpointError, ConfigError
+from contextwise.stats import Estimate
 from contextwise_evals.answering.prompts import Encoded, Encoder, Question, check_positions, check_vocabulary
 from contextwise_evals.ruler import LONGEST
 from contextwise_evals.ruler.questions import NOISE, Size, Spans, join_pieces, largest_fit, too_short
@@ -174,7 +175,8 @@ def answer_nats(
     """
     import torch
 
-    from contextwise.evaluation.scoring.windows import Plan, Texts, batches, window_losses
+    from contextwise.evaluation.scoring.windows import Plan, Texts, window_losses
+    from contextwise.measures import batches
     from contextwise.models.rope import same_frequencies_up_to
 
     texts = Texts([np.array([*prompt, *answer]) for prompt, answer in zip(prompts, answers, strict=True)])
@@ -200,7 +202,7 @@ def needle_rows(
     examples: Sequence[Encoded], answer_tokens: Sequence[int], steps: Sequence[int], nats_ME: np.ndarray
 ) -> list[dict[str, Any]]:
     """For each number of masked tokens: nats per answer token, perplexity, and the share of texts with each needle whole."""
-    from contextwise.base.intervals import ratios
+    from contextwise.stats import ratios
 
     rows = []
     for masked, nats_E in zip(steps, nats_ME, strict=True):

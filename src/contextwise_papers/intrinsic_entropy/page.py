@@ -6,9 +6,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from contextwise.base.tables import Column, Table, spread, terminal
+from contextwise.base.tables import spread
+from contextwise.report import Column, Page, Section, Table, terminal
 from contextwise.reports import page
-from contextwise.reports.page import Page, Section
 from contextwise_papers.claims import VERDICTS
 from contextwise_papers.intrinsic_entropy.analysis import IntrinsicEntropy
 from contextwise_papers.intrinsic_entropy.figures_1_to_15_real_models import VIEWS, View, eigenvalues

@@ -19,9 +19,9 @@ from transformers import (
 )
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from contextwise.base.errors import ConfigError
-from contextwise.models.losses import final_hidden_states
-from contextwise.models.spec import ModelSpec, Parts, register_model
+from contextwise.models import ModelSpec, final_hidden_states, register_model
+from contextwise.models.spec import Parts
+from contextwise.settings import ConfigError
 
 ANSWERS = 2
 

@@ -5,8 +5,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from contextwise.base.errors import Problem
-from contextwise.training.settings import DataSettings, Layers, ModelSettings, Width
+from contextwise.settings import Problem
+from contextwise.training import DataSettings, ModelSettings, Width
+from contextwise.training.settings import Layers
 from contextwise_papers.intrinsic_entropy.synthetic import ParityData
 
 
@@ -47,7 +48,7 @@ class SyntheticData(DataSettings):
 
     def open(self, recipe: Any) -> Any:
         """The samples of the task: generated on access."""
-        from contextwise.training.inputs import VALIDATION_SEED, TrainingInputs
+        from contextwise.training import VALIDATION_SEED, TrainingInputs
         from contextwise_papers.intrinsic_entropy.synthetic.samples import ParityStream, Samples
 
         task = self.synthetic

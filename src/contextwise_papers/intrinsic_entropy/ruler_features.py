@@ -3,11 +3,12 @@
 import torch
 from safetensors.torch import save
 
-from contextwise.base.progress import interruption, progress_bar
+from contextwise.base.progress import interruption
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.scoring.truncated import predict_last
 from contextwise.evaluation.scoring.windows import evaluating, not_finite
+from contextwise.measures import Outcome, Subject, Work
+from contextwise.report import progress_bar
 from contextwise_evals.answering.prompts import Encoder, check_positions, check_vocabulary
 from contextwise_evals.ruler import Ruler
 from contextwise_papers.intrinsic_entropy.entropy import EntropyResult

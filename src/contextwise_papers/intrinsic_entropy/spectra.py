@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.settings import ConfigError, DataError
 from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 
 THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))

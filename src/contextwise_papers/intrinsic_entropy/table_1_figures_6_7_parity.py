@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from contextwise.base.config import Lengths, Seeds
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, as_json, written
-from contextwise.base.intervals import NORMAL, mean_correlation, mean_estimate, plus_minus, with_seeds
-from contextwise.experiments.run_set import RecipeValues, Run, RunSet, RunSetSettings
-from contextwise.models.loading import load_as, load_config
-from contextwise.training.inputs import VALIDATION_SEED
+from contextwise.models import load_config
+from contextwise.models.loading import load_as
+from contextwise.report import as_json, written
+from contextwise.runset import RecipeValues, Run, RunSet, RunSetSettings
+from contextwise.settings import ConfigError, Lengths, Seeds
+from contextwise.stats import NORMAL, Estimate, mean_correlation, mean_estimate, plus_minus, with_seeds
+from contextwise.training import VALIDATION_SEED
 from contextwise_papers.claims import LEAST_SEEDS, Claim, above, all_agree, all_hold, exact
 from contextwise_papers.intrinsic_entropy.fits import fit_line
 from contextwise_papers.intrinsic_entropy.parity import ParityMLP, ParityTransformer

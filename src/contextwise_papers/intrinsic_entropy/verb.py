@@ -3,9 +3,9 @@
 import sys
 
 from contextwise.base.files import relative_to_here
-from contextwise.base.progress import say
 from contextwise.cli.common import show_line, show_values
 from contextwise.cli.measures import verb
+from contextwise.report import say
 from contextwise_papers.intrinsic_entropy.entropy import Entropy, EntropyResult
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from contextwise.data.sources.source import BadRecord, Document, Record, Source
+from contextwise.data import BadRecord, Document, Record, Source
 
 PROMPT_CHARACTERS = "prompt_characters"
 RESPONSE = "### Response:"

@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.data.documents import check_ids
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, generator
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise.objectives import NO_LOSS, Cut, Examples, Kind, SingleObjective, SpecialToken, Vocabulary, generator
+from contextwise.settings import ConfigError, DataError, Problem
 from contextwise_papers.objectives.masked import CLS, PAD, SEP
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 
 class Contrastive(SingleObjective):

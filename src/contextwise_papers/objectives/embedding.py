@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.files import atomic_file, exclusive
-from contextwise.evaluation.kernel.subject import positions
-from contextwise.models.loading import Device, generates, kind_of, load_config, load_model, load_without_heads
-from contextwise.models.losses import final_hidden_states
+from contextwise.measures import positions
+from contextwise.models import final_hidden_states, load_config, load_model
+from contextwise.models.loading import Device, generates, kind_of, load_without_heads
 from contextwise.models.rope import same_frequencies_up_to
 from contextwise.models.tokenizers import Frame
-from contextwise.objectives.kind import Kind
+from contextwise.objectives import Kind
+from contextwise.settings import CheckpointError, ConfigError, DataError
 
 _NO_LIMIT = 10**9  # tokenizers without a limit report a length far above this
 

@@ -15,18 +15,17 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Seeds, with_overrides
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate
 from contextwise.base.files import atomic_write
 from contextwise.base.runs import RunFolder
-from contextwise.base.tables import Table
 from contextwise.comparison.compared_runs import evaluate_all
 from contextwise.comparison.comparison import compare
 from contextwise.comparison.result import Comparison
 from contextwise.data import Corpus
 from contextwise.data.sources.stdlib import StandardLibrary
-from contextwise.experiments.run_set import Arm, RunSet, RunSetSettings
+from contextwise.report import Table
+from contextwise.runset import Arm, RunSet, RunSetSettings
+from contextwise.settings import ConfigError, Seeds, with_overrides
+from contextwise.stats import Estimate
 from contextwise_papers.claims import Claim, above, all_hold, below
 from contextwise_papers.item import CorpusMeasure, Item, Outcome, corpus_folder, prepared_once
 from contextwise_papers.models import difference_between, validation_losses

@@ -15,13 +15,20 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, written
-from contextwise.base.intervals import mean_estimate, wilson
 from contextwise.data import Corpus
-from contextwise.objectives import NO_LOSS, AnyObjective, Cut, Examples, SingleObjective, Vocabulary, add_special_tokens
-from contextwise.objectives.kind import Kind
+from contextwise.objectives import (
+    NO_LOSS,
+    AnyObjective,
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    Vocabulary,
+    add_special_tokens,
+)
+from contextwise.report import written
+from contextwise.settings import ConfigError, Settings
+from contextwise.stats import Estimate, mean_estimate, wilson
 from contextwise_papers.claims import Claim, contains, exact, undecided
 from contextwise_papers.item import CorpusMeasure, Item, Outcome
 from contextwise_papers.objectives import Infilling, SpanCorruption

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import Cut, RewrittenExamples, SingleObjective, generator
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise.objectives import Cut, Kind, SingleObjective, SpecialToken, Vocabulary, generator
+from contextwise.objectives.objective import RewrittenExamples
+from contextwise.settings import ConfigError, DataError
 from contextwise_papers.objectives.text import TokenText
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 # Pieces of these texts must come back from the tokenizer as they were.
 _PROBES = ("a b", " b", "  b\n", "\n\n c", "É ée\u0301", "\r\n\t", "日本", "A", " <|x|> ", " n't.")

@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.data.documents import check_ids
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective
-from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.objectives import NO_LOSS, Cut, Examples, Kind, SingleObjective, Vocabulary
+from contextwise.settings import ConfigError, DataError
 from contextwise_papers.objectives.alpaca import CHAT_TEMPLATE, PROMPT_CHARACTERS, RESPONSE
 from contextwise_papers.objectives.text import TokenText
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 
 class Instruction(SingleObjective):

@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from contextwise.base.errors import Problem
 from contextwise.models.sizes import OUR_SIZES
-from contextwise.training.kinds import NewModel
-from contextwise.training.settings import ModelSection
+from contextwise.settings import Problem
+from contextwise.training import ModelSection, NewModel
 
 
 class EncoderModel(NewModel):

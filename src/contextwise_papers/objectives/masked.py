@@ -23,16 +23,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise.objectives import (
+    NO_LOSS,
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    SpecialToken,
+    Vocabulary,
+    WindowExamples,
+    generator,
+)
+from contextwise.settings import ConfigError, DataError
 from contextwise_papers.objectives.text import SentenceIndex, TokenText
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
-    from contextwise.data.windows import Windows
+    from contextwise.data import Corpus, Windows
 
 MASK, CLS, SEP = SpecialToken("[MASK]", "mask"), SpecialToken("[CLS]", "cls"), SpecialToken("[SEP]", "sep")
 PAD = SpecialToken("[PAD]", "pad")

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError, Problem
-from contextwise.base.progress import say
-from contextwise.objectives import AnyObjective, Cut, MixtureStream, Objective, Vocabulary
-from contextwise.training.settings import Addition, DataSection, HeldOut
+from contextwise.objectives import AnyObjective, Cut, Objective, Vocabulary
+from contextwise.objectives.mixture import MixtureStream
+from contextwise.report import say
+from contextwise.settings import ConfigError, DataError, Problem
+from contextwise.training import Addition, DataSection, HeldOut
 
 if TYPE_CHECKING:
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 
 _OLD = 2**31
@@ -67,7 +68,7 @@ class OldCorpus(Addition):
     """The old corpus of a run."""
 
     def __init__(self, settings: ReplaySettings, recipe: Any, corpus: Corpus, vocabulary: Vocabulary) -> None:
-        from contextwise.data.corpus import Corpus
+        from contextwise.data import Corpus
 
         self.settings, self.recipe, self.vocabulary = settings, recipe, vocabulary
         data, split = recipe.data, recipe.data.validation_split

@@ -18,17 +18,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from contextwise.base.errors import ConfigError, DataError
 from contextwise.data.documents import check_ids
-from contextwise.objectives.kind import Kind
-from contextwise.objectives.objective import NO_LOSS, Cut, Examples, SingleObjective, WindowExamples, generator
-from contextwise.objectives.vocabulary import SpecialToken, Vocabulary
+from contextwise.objectives import (
+    NO_LOSS,
+    Cut,
+    Examples,
+    Kind,
+    SingleObjective,
+    SpecialToken,
+    Vocabulary,
+    WindowExamples,
+    generator,
+)
+from contextwise.settings import ConfigError, DataError
 
 if TYPE_CHECKING:
     import torch
 
-    from contextwise.data.corpus import Corpus
-    from contextwise.data.windows import Windows
+    from contextwise.data import Corpus, Windows
 
 
 class Denoiser(NamedTuple):

@@ -11,20 +11,11 @@ import transformers
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedConfig
 
-from contextwise.base.errors import ConfigError
-from contextwise.models.losses import IGNORED, autocast_dtype
+from contextwise.models import IGNORED, Losses, ModelSpec, labelled_losses
+from contextwise.models.losses import autocast_dtype
 from contextwise.models.masks import as_attention_mask, readable_without_sync, same_document, takes_masks
-from contextwise.models.spec import (
-    Batch,
-    Losses,
-    ModelSpec,
-    Parts,
-    block_operations,
-    labelled_losses,
-    matrix_weights,
-    register_kind,
-    register_losses,
-)
+from contextwise.models.spec import Batch, Parts, block_operations, matrix_weights, register_kind, register_losses
+from contextwise.settings import ConfigError
 
 
 def padding_mask(mask_BS: Tensor | None, queries: int, model: Any) -> Any:

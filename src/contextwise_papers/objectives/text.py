@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import decoders, models
 
-from contextwise.base.errors import ConfigError, not_installed
+from contextwise.settings import ConfigError, not_installed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from contextwise.data.corpus import Corpus
+    from contextwise.data import Corpus
 
 _ERRORS = "contextwise-one-character-a-byte"
 _SPACES = [code for code in range(0x3001) if chr(code).isspace()]

@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.progress import progress_bar, say
 from contextwise.cli.common import AsJson, Device, Dtype, Model, refuse_absent, show_json
 from contextwise.cli.use import (
     BETWEEN,
@@ -20,6 +18,8 @@ from contextwise.cli.use import (
     TopK,
     TopP,
 )
+from contextwise.report import progress_bar, say
+from contextwise.settings import ConfigError, DataError
 
 Vectors = Annotated[Path, Option(help="The NumPy file (.npy) to write.")]
 
@@ -56,7 +56,7 @@ def embed(
     texts = _read_texts(file)  # before torch is imported: a bad file is refused at once
     import numpy as np
 
-    from contextwise.evaluation.kernel import Subject
+    from contextwise.measures import Subject
     from contextwise_papers.objectives.embedding import Embedder, load_text_model, normalized, write_vectors
 
     subject = Subject(model, dtype=dtype, device=device)
@@ -82,7 +82,8 @@ def embed(
 
 def _read_texts(path: Path) -> list[str]:
     """Text i is that of line i; DataError if the file cannot be read, is empty, or a line has no text."""
-    from contextwise.data.input_files import JSON_LINES, has_half_a_pair, parse_json, readable, unpacked
+    from contextwise.data import readable
+    from contextwise.data.input_files import JSON_LINES, has_half_a_pair, parse_json, unpacked
 
     is_json, texts = path.name.lower().removesuffix(".gz").endswith(JSON_LINES), []
     what = "an object with a text in its field text" if is_json else "a text"
@@ -132,9 +133,9 @@ def fill(
     refuse_absent(model)
     if prefix is None and suffix is None:
         raise ConfigError("there is no hole to fill; give --prefix, --suffix or both")
-    from contextwise.evaluation.kernel import Subject
-    from contextwise.evaluation.sampling import Sampling
-    from contextwise.models import load_generating_model, load_tokenizer
+    from contextwise.measures import Sampling, Subject
+    from contextwise.models import load_tokenizer
+    from contextwise.models.loading import load_generating_model
     from contextwise_papers.objectives.infill.filling import Infiller, filling_objective
 
     sampling = Sampling(temperature, top_k, top_p, seed, greedy)

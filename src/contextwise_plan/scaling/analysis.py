@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, as_json
 from contextwise.base.intervals import percentile_interval
+from contextwise.report import as_json
+from contextwise.settings import DataError
+from contextwise.stats import Estimate
 from contextwise_plan.scaling.fitting import RESAMPLES, Data, ensemble, refit, search
 from contextwise_plan.scaling.forms import EVERY, ONE_SIZE, SEVERAL_SIZES, Array, Form, Law, features_of, widened
 from contextwise_plan.scaling.observations import Observations, check_enough

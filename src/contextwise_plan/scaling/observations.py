@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from contextwise.base.errors import CheckpointError, ConfigError, DataError
-from contextwise.base.estimates import counted
 from contextwise.base.files import atomic_write, read_json
 from contextwise.base.schemas import Count, Number, matching
 from contextwise.data import Corpus
+from contextwise.report import counted
+from contextwise.settings import CheckpointError, ConfigError, DataError
 from contextwise.training.hyperparameters import in_steps
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array

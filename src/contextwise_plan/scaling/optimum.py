@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from contextwise.base.errors import DataError
+from contextwise.settings import DataError
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.observations import Observations
 

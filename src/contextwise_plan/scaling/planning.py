@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate, count, listed
+from contextwise.report import count, listed
+from contextwise.settings import DataError
+from contextwise.stats import Estimate
 from contextwise_plan.scaling.analysis import Analysis, ensemble_estimate
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.optimum import Cost, Optimum, best_anywhere, best_context, best_of_sizes, measured_cost

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
-from contextwise.base.errors import DataError
-from contextwise.base.estimates import Estimate
+from contextwise.settings import DataError
+from contextwise.stats import Estimate
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.observations import Observations

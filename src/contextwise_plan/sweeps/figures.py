@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from contextwise.base.estimates import count, counted
-from contextwise.data.document_lengths import in_tokens, token_count
-from contextwise.reports.page import SYMBOLS, figure, plain, scatter
+from contextwise.data import in_tokens, token_count
+from contextwise.report import count, counted, figure
+from contextwise.reports.page import SYMBOLS, plain, scatter
 from contextwise_plan.optimum import Cell, Landscape, Optimum, contexts_listed, one_seed_note
 from contextwise_plan.tracks import budget_words, power_of_ten
 

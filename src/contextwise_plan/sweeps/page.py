@@ -6,15 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from contextwise.base.config import read_yaml
-from contextwise.base.errors import ConfigError, DataError
-from contextwise.base.estimates import counted
 from contextwise.base.files import read_json
-from contextwise.base.tables import Cell, Table, spread
-from contextwise.data.document_lengths import in_tokens, token_count
-from contextwise.experiments.folder import RunState
+from contextwise.base.tables import Cell, spread
+from contextwise.data import in_tokens, token_count
+from contextwise.report import Page, Section, Table, counted, figure
 from contextwise.reports import page
-from contextwise.reports.page import Markup, Page, Part, Plot, Section, figure
+from contextwise.reports.page import Markup, Part, Plot
+from contextwise.runset import RunState
+from contextwise.settings import ConfigError, DataError, read_yaml
 from contextwise_plan.optimum import Landscape
 from contextwise_plan.scaling.observations import TABLE, read_table
 from contextwise_plan.sweeps.figures import UNIT_NAMES, landscape_json, loss_figure, overall_sentence, window_words

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from contextwise.base.errors import DataError
 from contextwise.base.runs import RunFolder
 from contextwise.base.schemas import Count, Number, OneOrMore, Positive, matching
-from contextwise.experiments.grid import size_name
+from contextwise.runset import size_name
+from contextwise.settings import DataError
 from contextwise_plan.sweeps.sweep import Sweep
 
 

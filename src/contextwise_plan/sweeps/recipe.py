@@ -14,26 +14,14 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from contextwise.base.config import (
-    LARGEST_INTEGER,
-    Name,
-    Settings,
-    read_yaml,
-    settings_of,
-    validate,
-    with_output,
-    with_overrides,
-)
-from contextwise.base.errors import ConfigError, did_you_mean
-from contextwise.base.estimates import count, counted, listed
+from contextwise.base.config import LARGEST_INTEGER, settings_of, with_output
 from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
-from contextwise.experiments.executors import ExecutorSettings
-from contextwise.experiments.folder import Question
-from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points, size_name
-from contextwise.experiments.launchers import AnyExecutor
-from contextwise.training.kinds import SizedModel
-from contextwise.training.recipe import Recipe
+from contextwise.experiments.grid import GRID, axis_points, axis_settings, content_id, grid_points
+from contextwise.report import count, counted, listed
+from contextwise.runset import AnyExecutor, ExecutorSettings, Question, size_name
+from contextwise.settings import ConfigError, Name, Settings, did_you_mean, read_yaml, validate, with_overrides
+from contextwise.training import Recipe, SizedModel
 from contextwise.training.settings import model_kinds
 
 CONTEXT = "data.context"

@@ -6,21 +6,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, misspelt
-from contextwise.base.estimates import counted, listed
-from contextwise.base.progress import say
+from contextwise.base.errors import misspelt
 from contextwise.base.runs import differing_keys
 from contextwise.base.schemas import built
-from contextwise.base.tables import Cell, Column, Table
-from contextwise.experiments.folder import PlannedRun, Question, RunState
-from contextwise.experiments.run_set import Run, RunSet, planned_run
+from contextwise.base.tables import Cell
+from contextwise.experiments.run_set import planned_run
+from contextwise.report import Column, Table, counted, listed, say
+from contextwise.runset import PlannedRun, Question, Run, RunSet, RunState
+from contextwise.settings import CheckpointError, ConfigError, ContextwiseError
+from contextwise.training import CorpusData, Recipe
 from contextwise.training.identity import input_hashes
-from contextwise.training.recipe import Recipe, few_steps
-from contextwise.training.settings import CorpusData
+from contextwise.training.recipe import few_steps
 from contextwise_plan.sweeps.recipe import COMPUTE, SweepRecipe, cell_name
 
 if TYPE_CHECKING:
-    from contextwise.experiments.cost import RunCost
+    from contextwise.runset import RunCost
 
 UNEQUAL = 0.02  # runs whose FLOPs differ by a larger share from their budget, since they are whole steps, have a note
 FEWEST_CONTEXTS = 4  # that ``plan budget`` needs
@@ -202,7 +202,7 @@ def grid_runs(settings: SweepRecipe, step_costs: Mapping[str, float] | None = No
 
 def _cell_costs(cells: dict[str, Recipe]) -> tuple[dict[str, "RunCost"], dict[str, str]]:
     """The cost of each cell's run, and the content hashes of what all start from; a ConfigError for all that do not fit."""
-    from contextwise.experiments.cost import cost_of
+    from contextwise.runset import cost_of
 
     problems: dict[str, None] = {}
     costs: dict[str, RunCost] = {}

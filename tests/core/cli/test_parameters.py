@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from contextwise.base.recipes import recipe_path
-from contextwise.models import backbone_config, build_model, named_size, parameter_count
+from contextwise.models import backbone_config, build_model
+from contextwise.models.building import parameter_count
+from contextwise.models.sizes import named_size
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from contextwise.base.hashes import seal
 from contextwise.data.tokenizers import byte_tokenizer
 from contextwise.data.tokenizers import load_tokenizer as corpus_tokenizer
 from contextwise.evaluation.kernel import Subject
-from contextwise.models import load_model, load_tokenizer, model_folder
+from contextwise.models import load_model, load_tokenizer
+from contextwise.models.folders import model_folder
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, GPT2LMHeadModel, LlamaConfig
 
-from contextwise.models import ContextLMForCausalLM, linear_cross_entropy, losses, token_losses
+from contextwise.models import ContextLMForCausalLM, losses, token_losses
+from contextwise.models.losses import linear_cross_entropy
 from examples import FEW
 
 

@@ -6,8 +6,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from contextwise.base.errors import ConfigError
-from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model, named_size, parameter_count
+from contextwise.models import ContextLMConfig, ModelSize, backbone_config, build_model
+from contextwise.models.building import parameter_count
 from contextwise.models.contextlm.layers import POOLINGS
+from contextwise.models.sizes import named_size
 from contextwise.models.spec import pretraining_losses, training_flops_per_example, training_flops_per_target
 from contextwise_papers.objectives import MultiTokenConfig
 from contextwise_papers.objectives.kinds import EncoderDecoderModel, EncoderModel

@@ -21,7 +21,8 @@ from contextwise.base.hashes import MANIFEST, seal
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.models import load_model, token_losses
-from contextwise.objectives import Causal, Cut, Vocabulary
+from contextwise.objectives import Cut, Vocabulary
+from contextwise.objectives.causal import Causal
 from contextwise.training import Recipe, batches, checkpoints, train
 from contextwise.training import run as run_module
 from contextwise.training.inputs import TrainingInputs

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from contextwise.base.errors import ConfigError, ContextwiseError
-from contextwise.models import SIZES, named_size
+from contextwise.models.sizes import SIZES, named_size
 from contextwise_papers.contextlm.tables_7_8_settings import TRAINING
 from contextwise_papers.item import RECIPES, measure_at
 from shipped import ALL_ITEMS

@@ -6,7 +6,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
 
 import contextwise_papers.cue
 from contextwise.base.errors import CheckpointError
-from contextwise.models import build_model, load_model, parameter_count
+from contextwise.models import build_model, load_model
+from contextwise.models.building import parameter_count
 from contextwise.models.loading import kind_of
 from contextwise.models.spec import pretraining_losses
 from contextwise_papers.cue import CueConfig, CueForCausalLM, LSTMConfig

@@ -11,7 +11,8 @@ from scipy.special import rel_entr, softmax
 from transformers import AutoConfig, AutoModel
 
 from contextwise.base.errors import ConfigError
-from contextwise.models import build_model, parameter_count
+from contextwise.models import build_model
+from contextwise.models.building import parameter_count
 from contextwise.models.spec import pretraining_losses
 from contextwise_papers.cue.config import UnigramConfig
 from contextwise_papers.cue.parts import ProxyEncoder, UnigramAutoencoder

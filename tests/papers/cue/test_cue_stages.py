@@ -9,7 +9,8 @@ from transformers import AutoModel, AutoModelForCausalLM, set_seed
 
 from contextwise.base.runs import RunFolder
 from contextwise.data import Corpus
-from contextwise.models import load_model, parameter_count
+from contextwise.models import load_model
+from contextwise.models.building import parameter_count
 from contextwise.models.export import export_model_folder
 from contextwise.models.loading import load_config
 from contextwise.objectives import Cut, Vocabulary, build_objective

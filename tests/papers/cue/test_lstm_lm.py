@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache
 
 from contextwise.base.errors import ConfigError
-from contextwise.models import parameter_count
+from contextwise.models.building import parameter_count
 from contextwise.models.loading import kind_of
 from contextwise.models.losses import has_plain_head
 from contextwise.testing import measure_causality

@@ -6,7 +6,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from contextwise.base.errors import ConfigError
-from contextwise.models import build_model, parameter_count
+from contextwise.models import build_model
+from contextwise.models.building import parameter_count
 from contextwise.models.spec import pretraining_losses, training_flops_per_example
 from contextwise_papers.intrinsic_entropy.parity import (
     ParityMLP,

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForMaskedLM
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.evaluation.kernel import Subject
 from contextwise.evaluation.sampling import Sampling
-from contextwise.models import load_generating_model
+from contextwise.models.loading import load_generating_model
 from contextwise.objectives import Vocabulary
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infill.filling import Infiller, filling_objective, form_of

@@ -7,7 +7,8 @@ from torch.utils.data import default_collate
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import Corpus
-from contextwise.models import build_model, load_model, parameter_count
+from contextwise.models import build_model, load_model
+from contextwise.models.building import parameter_count
 from contextwise.training import Recipe, train
 from contextwise.training.inputs import TrainingInputs
 from contextwise_papers.objectives import MultiTokenForCausalLM

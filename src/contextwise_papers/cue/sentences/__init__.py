@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field
 from rich.console import RenderableType
 
-from contextwise.evaluation.kernel import Measure, Outcome, Subject, Work
-from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.measures import Evaluation, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus

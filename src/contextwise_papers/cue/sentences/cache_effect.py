@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from contextwise.base.errors import DataError
 from contextwise.base.estimates import exponential
-from contextwise.base.intervals import ratios, with_seeds
-from contextwise.evaluation.measures.loss import Evaluation
+from contextwise.measures import Evaluation
+from contextwise.settings import DataError
+from contextwise.stats import ratios, with_seeds
 from contextwise_papers.cue.contexts import Texts
 from contextwise_papers.objectives.text import TokenText, next_visible, visible_positions
 

@@ -19,20 +19,17 @@ from rich.text import Text
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError, DataError, did_you_mean
-from contextwise.base.estimates import Estimate, exponential, number, written
-from contextwise.base.intervals import estimate, ratios
-from contextwise.base.progress import progress_bar
-from contextwise.base.tables import Column, Table
-from contextwise.data.corpus import Corpus
-from contextwise.evaluation.kernel import Subject, Work
-from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS, positions
+from contextwise.base.estimates import exponential, number
+from contextwise.data import Corpus
+from contextwise.evaluation.kernel.subject import DEFAULT_BATCH_TOKENS
 from contextwise.evaluation.measures.loss import MEASURES, evaluation_table, lost_note
 from contextwise.evaluation.scoring.scores import Scores, documents_table, numbered, totals
-from contextwise.evaluation.scoring.windows import score_documents
-from contextwise.models.losses import IGNORED
-from contextwise.objectives.objective import generator
-from contextwise.objectives.vocabulary import Vocabulary
+from contextwise.measures import Subject, Work, positions, score_documents
+from contextwise.models import IGNORED
+from contextwise.objectives import Vocabulary, generator
+from contextwise.report import Column, Table, progress_bar, written
+from contextwise.settings import ConfigError, DataError, did_you_mean
+from contextwise.stats import Estimate, estimate, ratios
 from contextwise_papers.cue.contexts import ContextTexts, Further, Texts, encoded_sets, trained_types
 from contextwise_papers.cue.sentences import cache_effect
 from contextwise_papers.cue.settings import PREVIOUS

@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 from rich.console import RenderableType
 
-from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, counted
-from contextwise.base.tables import Column, Table
-from contextwise.evaluation.kernel import Measure, Outcome, Result, Subject, Work
+from contextwise.measures import Measure, Outcome, Result, Subject, Work
+from contextwise.report import Column, Table, counted
+from contextwise.settings import ConfigError
+from contextwise.stats import Estimate
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,12 +13,12 @@ import pyarrow as pa
 import torch
 from safetensors.torch import save
 
-from contextwise.base.errors import CheckpointError, ConfigError
-from contextwise.base.intervals import ratios
-from contextwise.base.progress import progress_bar, say
 from contextwise.data import Corpus
-from contextwise.evaluation.kernel import Outcome, Subject, Work
 from contextwise.evaluation.scoring.truncated import Targets, TruncatedBatch, choose_targets, truncated_passes
+from contextwise.measures import Outcome, Subject, Work
+from contextwise.report import progress_bar, say
+from contextwise.settings import CheckpointError, ConfigError
+from contextwise.stats import ratios
 
 LEAST_PER_CHANNEL = 0.25
 ULPS = 2.0

@@ -18,8 +18,7 @@ from functools import cached_property
 import numpy as np
 from pydantic import Field, model_validator
 
-from contextwise.base.config import Settings
-from contextwise.base.errors import ConfigError
+from contextwise.settings import ConfigError, Settings
 
 MASK, FIRST_TASK = 2, 3
 """Tokens of a bit that is not visible and of the first task; those of bits are 0 and 1."""

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from contextwise.objectives.objective import Stream
+from contextwise.objectives import Stream
 from contextwise_papers.intrinsic_entropy.synthetic.parity import FIRST_TASK, MASK, ParityData
 
 Split = Literal["train", "validation"]

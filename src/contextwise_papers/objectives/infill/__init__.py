@@ -6,8 +6,8 @@ from pydantic import Field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from contextwise.evaluation.kernel import InputFile, Measure, Outcome, Subject, Work
 from contextwise.evaluation.measures.loss import evaluation_table
+from contextwise.measures import InputFile, Measure, Outcome, Subject, Work
 
 if TYPE_CHECKING:
     from contextwise.data import Corpus

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from contextwise.base.errors import ConfigError
-from contextwise.evaluation.kernel import Subject
-from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT, positions
-from contextwise.evaluation.sampling import Sampling
+from contextwise.evaluation.kernel.subject import DEFAULT_CONTEXT_LIMIT
 from contextwise.evaluation.scoring.windows import vocabulary_size
+from contextwise.measures import Sampling, Subject, positions
 from contextwise.models.loading import kind_of
 from contextwise.objectives import SpecialToken, build_objective
+from contextwise.settings import ConfigError
 from contextwise_evals.answering.readers import ModelReader
 from contextwise_papers.objectives import UL2, Infilling, SpanCorruption
 from contextwise_papers.objectives.infilling import Arrangement

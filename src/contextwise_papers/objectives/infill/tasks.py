@@ -19,15 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from rapidfuzz.distance import Indel
 
-from contextwise.base.errors import ConfigError, DataError, Problem
 from contextwise.base.hashes import sha256_file
-from contextwise.data import Corpus
+from contextwise.data import Corpus, read_objects, readable
 from contextwise.data.documents import text_digest
-from contextwise.data.input_files import read_objects, readable
-from contextwise.evaluation.kernel import Work
-from contextwise.evaluation.scoring.windows import batches
+from contextwise.measures import Work, batches
 from contextwise.models.rope import same_frequencies_up_to
-from contextwise.objectives.objective import generator
+from contextwise.objectives import generator
+from contextwise.settings import ConfigError, DataError, Problem
 from contextwise_evals.levels import level_of
 from contextwise_papers.objectives.infill.filling import Filling, Infiller, Prompt
 from contextwise_papers.objectives.text import TokenText

@@ -4,9 +4,9 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from contextwise.base.errors import ConfigError
 from contextwise.models.composition import ComposedConfig, check_whole
 from contextwise.models.families import family_of
+from contextwise.settings import ConfigError
 
 HEADS = ("layer", "linear")
 

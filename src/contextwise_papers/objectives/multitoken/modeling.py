@@ -27,11 +27,12 @@ from transformers.cache_utils import Cache
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from contextwise.base.errors import ConfigError
+from contextwise.models import IGNORED
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import CACHE
-from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropies, linear_cross_entropy
+from contextwise.models.losses import kept_positions, linear_cross_entropies, linear_cross_entropy
+from contextwise.settings import ConfigError
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
 from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
 

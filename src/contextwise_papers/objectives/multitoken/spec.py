@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from contextwise.models.spec import Batch, Losses, ModelSpec, Parts, block_operations, register_model, spec_of
+from contextwise.models import Losses, ModelSpec, register_model
+from contextwise.models.spec import Batch, Parts, block_operations, spec_of
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig
 from contextwise_papers.objectives.multitoken.modeling import MultiTokenForCausalLM
 
