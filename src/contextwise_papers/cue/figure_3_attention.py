@@ -29,6 +29,8 @@ from contextwise_papers.item import Item, Outcome
 from contextwise_papers.tables import Plot, points, seeds_behind, table_of
 
 _AT_ONCE = 1024
+ORDERS = 50_000
+"""Of contexts, to which that of the attention is compared: all orders of up to eight contexts, random ones of more."""
 _PREFIX = "model.context_encoder."
 """Of the context encoder's weights in a checkpoint."""
 
@@ -156,7 +158,10 @@ def most_weight(weights_SNK: np.ndarray, present_NK: np.ndarray, held_out: HeldO
 
 
 def same_order(weights: Sequence[dict[str, float]], gains: dict[str, float], item: str | None) -> Claim:
-    """Whether attention (of each seed's run) and perplexity gain are rank-correlated over contexts (Spearman)."""
+    """Whether attention (of each seed's run) and perplexity gain are rank-correlated over contexts (Spearman).
+
+    The p-value is that of a permutation test (:data:`ORDERS`).
+    """
     text = "the order by attention agrees with the order by perplexity gain"
     shared = [name for name in weights[0] if name in gains]
     if len(shared) < 3:
@@ -165,7 +170,13 @@ def same_order(weights: Sequence[dict[str, float]], gains: dict[str, float], ite
     *weights_S, gain = ([values[name] for name in shared] for values in (*weights, gains))
     if any(len(set(values)) == 1 for values in (*weights_S, gain)):
         return Claim.of(text, undecided("all weights or all gains are the same"))
-    tests = [stats.spearmanr(weight, gain, alternative="greater") for weight in weights_S]
+    ranks = stats.zscore(stats.rankdata(gain)) / len(shared)
+
+    def correlation(weights: np.ndarray, axis: int) -> np.ndarray:
+        return (stats.zscore(stats.rankdata(weights, axis=axis), axis=axis) * ranks).sum(axis)
+
+    how: dict[str, Any] = {"permutation_type": "pairings", "alternative": "greater", "n_resamples": ORDERS, "rng": 0}
+    tests = [stats.permutation_test((weight,), correlation, vectorized=True, **how) for weight in weights_S]
     correlations = ", ".join(f"{written(test.statistic, '+.2f')} (one-sided p {test.pvalue:.3f})" for test in tests)
     verdict = all_agree((significant(test.statistic, test.pvalue) for test in tests), "seeds")
     return Claim.of(text, verdict, f"Spearman's correlation over {len(shared)} contexts: {correlations}")

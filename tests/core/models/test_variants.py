@@ -156,12 +156,28 @@ def test_the_losses_are_those_of_the_equations():
             if t + step + 1 < 4:
                 state = state + part.dynamics(torch.cat([embedded[t + step + 1], state]))
                 real = hidden[0, t + step + 1]
-                distance[step] += nn.functional.smooth_l1_loss(state, real).item() / (3 - step)
+                distance[step] += nn.functional.smooth_l1_loss(state, real).item() / 4
                 p, q = (head @ real).softmax(-1), (head @ state).softmax(-1)
-                divergence[step] += (p * (p / q).log()).sum().item() / (3 - step)
+                divergence[step] += (p * (p / q).log()).sum().item() / 4
     losses = part(model, hidden, tokens, tokens)
     assert losses["regression"].item() == pytest.approx(2.0 * sum(distance) / 2, rel=1e-4)
     assert losses["divergence"].item() == pytest.approx(0.5 * sum(divergence) / 2, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [next_latent.NextLatent, token_order.TokenOrder])
+def test_a_step_in_parts_has_the_losses_of_the_whole_step(make):
+    """Rows of documents of other lengths are weighted by their labels, as micro-batches are."""
+    model = small()
+    model.config.eos_token_id = 0
+    part = make(model)
+    tokens = torch.cat([packed(lengths)[0] for lengths in ([12, 4], [2] * 8, [16])])
+    labels, hidden = tokens.roll(-1, 1), rows(3, 16, 8)
+    labels[2, 9:] = -100
+    shares = labels.ne(-100).sum(1) / labels.ne(-100).sum()
+    parts = [part(model, hidden[i : i + 1], tokens[i : i + 1], labels[i : i + 1]) for i in range(3)]
+    for name, loss in part(model, hidden, tokens, labels).items():
+        weighted = sum(share * each[name] for share, each in zip(shares, parts, strict=True))
+        assert loss.item() == pytest.approx(weighted.item(), rel=1e-5)
 
 
 def test_targets_and_head_get_no_gradient():

@@ -72,6 +72,10 @@ def test_the_order_of_weights_and_gains():
     gains, reversed_ = {name: i**2 for name, i in weights.items()}, {name: -i for name, i in weights.items()}
     assert same_order([weights, weights], gains, "x").holds is True
     assert same_order([weights, reversed_], gains, "x").holds is None  # the seeds do not agree
+    three = same_order([{"a": 2.0, "b": 0.5, "c": 1.0}] * 3, {"a": 0.3, "b": 0.1, "c": 0.2}, "x")
+    assert three.holds is None and "+1.00 (one-sided p 0.167)" in three.evidence  # one of six orders
+    four = same_order([dict(zip("abcd", range(4), strict=True))], dict(zip("abcd", range(4), strict=True)), "x")
+    assert four.holds is True and "(one-sided p 0.042)" in four.evidence
     missing = same_order([weights], {}, "figure5")
     assert missing.holds is None
     assert "figure5 has not been run" in missing.evidence

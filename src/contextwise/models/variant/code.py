@@ -67,8 +67,8 @@ def check_name(code: bytes, file: str, name: str) -> None:
         found = PathFinder.find_spec(module.partition(".")[0])
         if found is not None and found.origin and Path(found.origin).parent == expanded(file).absolute().parent:
             raise ConfigError(
-                f"the variant's file {file} imports {found.name}, a file beside it, whose changes would not be noticed; put its "
-                "code into the file, or into an installed package"
+                f"the variant's file {file} imports {found.name}, a file beside it, whose changes would not be noticed; put "
+                "its code into the file, or into an installed package"
             )
     made_otherwise = r"import\s*\*|globals\(|locals\(|exec\(|__getattr__|__dict__"
     if not re.search(rf"\b{name}\b|{made_otherwise}", code.decode(errors="replace")):

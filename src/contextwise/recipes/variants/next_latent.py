@@ -57,7 +57,8 @@ class NextLatent(nn.Module):
     def forward(
         self, model: Any, hidden_BTD: Tensor, input_ids: Tensor, labels: Tensor, position_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """The mean of both losses over positions and steps.
+        """Both losses, averaged over steps: their sums over positions with a next state, per label (a mean would change with
+        the division of a step into micro-batches).
 
         Args:
             hidden_BTD: the input of the vocabulary head.
@@ -69,15 +70,16 @@ class NextLatent(nn.Module):
         embedded_BTD = model.get_input_embeddings()(input_ids)
         steps = min(self.horizon, hidden_BTD.shape[1] - 1)
         distance = divergence = hidden_BTD.new_zeros(())
+        labelled = labels.ne(IGNORED).sum().clamp(min=1)
         rolled = hidden_BTD
         for step in range(1, steps + 1):
             rolled = self.predicted(rolled[:, :-1], embedded_BTD[:, step:])
             real, known = hidden_BTD[:, step:].detach(), labels[:, step:].ne(IGNORED)
             known = known & (document_BT[:, step:] == document_BT[:, :-step])
-            mean = known / known.sum().clamp(min=1)
-            distance = distance + (F.smooth_l1_loss(rolled, real, reduction="none").mean(-1) * mean).sum()
+            share = known / labelled
+            distance = distance + (F.smooth_l1_loss(rolled, real, reduction="none").mean(-1) * share).sum()
             if self.divergence:
-                divergence = divergence + (token_divergence(real, rolled, head_VD) * mean).sum()
+                divergence = divergence + (token_divergence(real, rolled, head_VD) * share).sum()
         losses = {"regression": self.regression * distance, "divergence": self.divergence * divergence}
         return {name: loss / max(steps, 1) for name, loss in losses.items()}
 
