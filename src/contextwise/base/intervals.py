@@ -7,7 +7,8 @@ of the whole text. The tokens of one document are not independent, so whole docu
   documents of equal size this is the t-interval of a mean. With unequal sizes the degrees of freedom are those of the
   effective number of documents, (Σ size)² / Σ size² (Kish 1965), minus 1: where one document holds most of the text, the
   spread of the others says little about it. One seed's interval does not cover variation between seeds.
-- **Seeds**: Student's t over the values of the seeds (with degrees of freedom much like Welch's where the seeds of two groups are not paired).
+- **Seeds**: Student's t over the values of the seeds; where those of two groups are not paired, the variances are added, and
+  the degrees of freedom are much like Welch's.
 - **Documents and seeds**: the two variances are added, less what both contain: the variation of each seed on each document.
   The degrees of freedom are those of :func:`~contextwise.base.estimates.joint_freedom`.
 - **Readings of a curve** (the context at which it is lowest) are no smooth functions of the sums. They have percentile

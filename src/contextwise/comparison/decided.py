@@ -104,7 +104,8 @@ class Comparison:
         after = f"after {counted(seeds, 'seed')} {self.where or READINGS[self.documents]}"
         decision = self.decision
         if decision == "equivalent":
-            return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}."
+            same = " No seed differs at all: does the arm change anything?" * (difference.low == difference.high == 0)
+            return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}.{same}"
         if decision != "undecided":
             return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
         return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"

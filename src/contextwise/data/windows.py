@@ -32,10 +32,10 @@ class Windows(Dataset):
     """Dataset of all windows of one pass over a corpus, in order.
 
     The documents are concatenated, with an end-of-text token before each and one at the end, and that stream is cut every
-    ``context`` tokens: every token of it is a target exactly once, but for the first, and the last ones that fill no window. Without ``cross_documents`` each document is cut separately,
-    and the remainder at its end is dropped. With ``separate_documents`` positions restart at each document, which keeps
-    attention (and ContextLM's chunks) inside it. With ``start_at_documents`` every window begins with a document: the rest of
-    the one that the end of a window cuts is left out.
+    ``context`` tokens: every token of it is a target exactly once, but for the first, and the last ones, which fill no window.
+    Without ``cross_documents`` each document is cut separately, and the remainder at its end is dropped. With
+    ``separate_documents`` positions restart at each document, which keeps attention (and ContextLM's chunks) inside it. With
+    ``start_at_documents`` every window begins with a document: the rest of the one that the end of a window cuts is left out.
 
     Item i is a dictionary of int64 tensors: ``input_ids`` (context,), ``labels`` (context,) already shifted, ``window`` (),
     and ``position_ids`` (context,) if documents are kept separate. A corpus too short for a window is a :class:`DataError`.

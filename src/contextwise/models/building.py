@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,13 +13,14 @@ from transformers import initialization as init
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import initialize_module
 from contextwise.models.sizes import SIZES, ModelSize, shape_problems
-from contextwise.models.spec import meta_model
+from contextwise.models.spec import build_model, meta_model
 
 STATE_BYTES = 16
 """Of each parameter in training: weight, gradient and two moments in float32."""
 ACTIVATION_BYTES = 34
 """Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
 et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
+_seed: ContextVar[int | None] = ContextVar("seed", default=None)
 
 
 def backbone_config(
@@ -86,6 +88,25 @@ def training_memory(config: PreTrainedConfig, positions: int) -> tuple[int, int]
     """Estimate the bytes of weights, gradients and moments, and of the activations of ``positions`` in 16 bits."""
     layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
     return STATE_BYTES * parameter_count(config), ACTIVATION_BYTES * positions * layers * width
+
+
+def build_paired(config: PreTrainedConfig, seed: int) -> Any:
+    """Build a model as :func:`~contextwise.models.spec.build_model` does, with initial values by :func:`initialize_by_name`."""
+    token = _seed.set(seed)
+    try:
+        model = build_model(config)
+    finally:
+        _seed.reset(token)
+    initialize_by_name(model, seed)
+    return model
+
+
+def pair_stock(model: PreTrainedModel) -> None:
+    """Give the stock model that a variant's code is about to change the values of a paired initialization, if there is one."""
+    if (seed := _seed.get()) is not None and model.device.type != "meta":
+        initialize_by_name(model, seed)
+        for module in model.modules():
+            module.keeps_initial_values = True
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Causal(SingleObjective):
-    """Next-token prediction: L = -sum over t of log P(x_t | x_<t). Nothing is random; every token of a window is a target once."""
+    """Next-token prediction: L = -sum over t of log P(x_t | x_<t). Nothing is random; each token of a window is a target."""
 
     name: Literal["causal"] = "causal"
     kind: ClassVar[Kind] = "decoder"

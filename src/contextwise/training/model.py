@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import ConfigError, Problem
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
-from contextwise.models.building import initialize_by_name
+from contextwise.models.building import build_paired
 from contextwise.models.contextlm import ContextLMForCausalLM
 from contextwise.models.embedding_norm import with_embedding_norm
 from contextwise.models.families import adapter
@@ -97,9 +97,8 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
     A CheckpointError or ConfigError if a pretrained model cannot be loaded, or its loss or attention is not supported.
     """
     if (model := recipe.model.start(recipe, config)) is None:
-        model = build_model(config)
-        if recipe.training.paired_initialization:
-            initialize_by_name(model, recipe.seed)
+        paired = recipe.training.paired_initialization
+        model = build_paired(config, recipe.seed) if paired else build_model(config)
         scale_initial_values(model, parameter_scales(recipe, config))
     _check_attention(recipe, model)
     return model

@@ -72,6 +72,7 @@ def test_differences_that_no_seed_changes_decide_nothing():
     assert "It is the same with every seed, as where losses are rounded" in idea.sentence
     assert result.notes == ["copy has the losses of base with every seed, as if they were the same runs."]
     assert result.sentences[0].endswith("how much it varies is unknown.")
+    assert copy.sentence.endswith("No seed differs at all: does the arm change anything?")
 
 
 def test_the_differences_are_those_of_sums_paired_by_seed_and_document():

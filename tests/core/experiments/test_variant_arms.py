@@ -193,6 +193,31 @@ class SecondHead(Normalizer):
 
     def forward(self, model, hidden, input_ids, labels):
         return super().forward(model, hidden, input_ids, labels, model.get_output_embeddings()(hidden))
+
+
+class Halved(GPT2LMHeadModel):
+    """Begins with half of the embedding, and with another first layer."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        with torch.no_grad():
+            self.transformer.wte.weight.mul_(0.5)
+        self.transformer.h[0] = nn.Identity()
+
+
+def halved(model):
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(0.5)
+    return model
+
+
+class HalvedBeside(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        halved(model)
+
+    def forward(self, model, hidden, input_ids, labels):
+        return {}
 '''
 
 
@@ -274,6 +299,23 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
     assert torch.equal(start[f"{models}:widened"]["model.extra.weight"], torch.eye(WIDTH))
     assert start[LATENT]["part.dynamics.5.weight"].abs().max() == 0
     assert start[LATENT]["part.dynamics.3.weight"].abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["Halved", "halved", "HalvedBeside"])
+@pytest.mark.parametrize("paired", [True, False])
+def test_initial_values_that_a_variant_changes_are_trained_so(corpus_folder, tmp_path, models, name, paired):
+    """The others are those of the stock model, value by value where arms start alike."""
+    spread = {}
+    for variant in (None, f"{models}:{name}"):
+        made = recipe(corpus_folder, tmp_path, variant, paired_initialization=paired)
+        torch.manual_seed(made.seed)
+        model = starting_model(made, made.model.config(made, VOCABULARY, 0))
+        spread[variant] = {key.removeprefix("model."): value for key, value in model.state_dict().items()}
+    stock, own = spread.values()
+    if paired:
+        torch.testing.assert_close(own["transformer.wte.weight"], stock["transformer.wte.weight"] / 2)
+        assert torch.equal(own["transformer.wpe.weight"], stock["transformer.wpe.weight"])
+    assert own["transformer.wte.weight"].std() < 0.7 * stock["transformer.wte.weight"].std()
 
 
 def test_a_changed_forward_pass_is_trained_as_it_is(corpus_folder, tmp_path, models):

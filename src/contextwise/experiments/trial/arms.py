@@ -90,9 +90,10 @@ class Arms:
             settings = self.settings.arms[arm]
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
             whole = self.settings.recipe if settings.recipe is None else settings.recipe
-            further = ["training.paired_initialization=true"]
+            training = whole.get("training") or {}
+            further = [] if "paired_initialization" in training else ["training.paired_initialization=true"]
             own_validation = any(setting.startswith("training.evaluate_every=") for setting in settings.settings)
-            if not own_validation and not (whole.get("training") or {}).get("evaluate_every"):
+            if not own_validation and not training.get("evaluate_every"):
                 further.append("training.evaluation_tokens=0")  # the trial scores whole documents itself
             runs[name] = Arm(settings=[*further, *settings.settings, *own], recipe=recipe)
         values = RunSetSettings(recipe=_with_length(self.settings.recipe), arms=runs, seeds=[seed])

@@ -6,6 +6,7 @@ Shapes: B rows, T positions, D channels.
 import copy
 import inspect
 import math
+import unittest.mock
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
+from contextwise.models.building import pair_stock
 from contextwise.models.composition import ComposedConfig
 from contextwise.models.losses import evaluation_mode, final_hidden_states
 from contextwise.models.matrices import ties_of
@@ -80,10 +82,12 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 self.model = self._of_class(own, backbone)
             elif isinstance(own, type) and issubclass(own, nn.Module):
                 self.model = build_model(backbone)
+                pair_stock(self.model)
                 self.part = own(self.model, **config.options)
                 _keep_initial_values(self.part)
             else:
                 stock = build_model(backbone)
+                pair_stock(stock)
                 before = set(stock.modules())
                 self.model = own(stock, **config.options)
                 _keep_initial_values(self.model, before)
@@ -141,9 +145,20 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{self.config.source} takes the configuration {getattr(expected, '__name__', None)}, but the recipe's family "
                 f"has {type(backbone).__name__}; set another model.family"
             )
-        model = own(backbone, **self.config.options)
         stock = {name for name, _ in meta_model(backbone).named_modules()}
-        _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
+        drawn = PreTrainedModel.init_weights
+
+        def init_weights(model: Any) -> None:
+            drawn(model)
+            if type(model) is own:
+                _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
+                pair_stock(model)
+
+        with unittest.mock.patch.object(PreTrainedModel, "init_weights", init_weights):
+            model = own(backbone, **self.config.options)
+        of_stock = {module for name, module in model.named_modules() if name in stock}
+        paired = any(getattr(module, "keeps_initial_values", False) for module in of_stock)
+        _keep_initial_values(model, None if paired else of_stock)
         return model
 
     @property
