@@ -17,7 +17,6 @@ from typer import Argument, Option
 from contextwise.base.config import validate
 from contextwise.base.files import relative_to_here
 from contextwise.base.gguf import gguf_file
-from contextwise.base.progress import say
 from contextwise.cli.common import (
     BatchTokens,
     Corpus,
@@ -78,8 +77,6 @@ def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed:
                 check_tokenizer(model, corpus)
         subject = Subject(model, **{name: given[name] for name in ("dtype", "device", "batch_tokens")})
         result = measure_model(subject, settings, corpus, out=given["out"], overwrite=given["overwrite"])
-        if corpus is not None and subject.trained_on(corpus.fingerprint):
-            say("note: the run was trained on these very documents; they are not held out")
         show(result, given["as_json"], **{parameter.name: given[parameter.name] for parameter in further})
 
     parameters = [parameter("model", Model)]

@@ -125,7 +125,7 @@ def prepare(
     options = {name: value for name, value in locals().items() if name != "as_json"}
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import is_corpus
-    from contextwise.data.near_copies import split_overlap
+    from contextwise.data.near_copies import MOST_COMPARED, split_overlap
 
     started, existed = time.perf_counter(), is_corpus(out) and not overwrite
     corpus = prepare_corpus(**options)
@@ -181,10 +181,6 @@ def _show_prepared(corpus: "Corpus", seconds: float | None) -> None:
         show(f"left out: {found} nearly copy an earlier one")
         for each in near["examples"][:1]:
             show(f"  {each['left_out']!r}, of {each['kept']!r}: {each['similarity']:.2f}")
-
-
-MOST_COMPARED = 20_000_000
-"""Training tokens that held-out documents are compared with unasked: six seconds; of more, see ``corpus --overlap``."""
 
 
 def corpus(

@@ -24,6 +24,8 @@ COPIED = 0.5  # a text that shares this share of its n-grams counts as copied
 COPIED_BYTES, LONGEST = 40, 64
 """Bytes of text that an n-gram must hold to say that a document is copied: 13 bytes are two words, which any text shares. And
 the most tokens of such an n-gram."""
+MOST_COMPARED = 20_000_000
+"""Training tokens that held-out documents are compared with unasked: six seconds; of more, see ``corpus --overlap``."""
 EXAMPLES = 10
 BLOCK = 2**16
 _DRAW = np.random.default_rng(5)

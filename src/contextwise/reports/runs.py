@@ -61,7 +61,7 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
             each for run in runs for each in results_of(run.evaluation) if each.measure in measures_of_loss()
         )
         tables = [part for each in evaluations for part in page.printed(measures()[each.measure].table(each.summary))]
-        sections.insert(0, Section("Held-out losses", tables))
+        sections.insert(0, Section("Losses of documents", tables))
     else:
         corpus = comparison.corpus
         differences: list[Part] = []

@@ -14,7 +14,7 @@ import contextwise as contextwise_python
 from contextwise.base.errors import ConfigError, DataError
 from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
-from contextwise.data import prepare_corpus
+from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import CorpusTokenizer
 from contextwise.evaluation.kernel import open_documents, results_of
 from contextwise.models import load_model
@@ -32,7 +32,7 @@ def workplace(tmp_path_factory):
     write_rows(folder / "texts.jsonl", ({"text": text} for text in texts))
     corpus = prepare_corpus(folder / "texts.jsonl", "bytes", folder / "corpus", validation=0.4)
     for seed, name in enumerate(("alpha", "beta")):
-        recipe = {"name": name, "seed": 0, "data": {"context": 32}}
+        recipe = {"name": name, "seed": 0, "data": {"context": 32, "corpus": "corpus"}}
         run = write_run(folder / "runs" / name, small_gpt2(corpus.vocab_size, seed=seed), corpus.tokenizer(), recipe)
         trained_on = {"path": "corpus", "fingerprint": corpus.fingerprint}
         RunFolder(run).write_summary(run_summary(tokens=10, corpus=trained_on))
@@ -67,6 +67,24 @@ def test_evaluate_prints_json_alone_to_standard_output(contextwise, workplace):
 def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):
     status, _, errors = contextwise("evaluate runs/alpha --corpus corpus --split train")
     assert status == 0 and "trained on these very documents" in errors
+
+
+def test_texts_that_the_run_was_trained_on_are_noted_each_time(contextwise, workplace):
+    """Half of the given texts are those of the training split; the note is part of the result."""
+    trained = Corpus.open(workplace / "corpus", "train")
+    tokenizer, held_out = trained.tokenizer(), Corpus.open(workplace / "corpus", "validation")
+    longest = ((each, i) for each in (trained, held_out) for i in np.argsort(each.lengths)[-4:])
+    texts = [tokenizer.decode(each.document(i)) for each, i in longest]
+    write_rows(workplace / "mixed.jsonl", ({"text": text} for text in texts))
+    for _ in range(2):
+        say_once.cache_clear()
+        status, _, errors = contextwise("evaluate runs/alpha --corpus mixed.jsonl --out mixed")
+        assert (
+            status == 0
+            and "4 of 8 documents share half or more of their text with that of the training"
+            in " ".join(errors.split())
+        )
+    assert "too low" in json.loads((workplace / "mixed" / "summary.json").read_text())["seen"]
 
 
 def test_a_warning_on_a_text_that_two_models_read_is_printed_once(workplace, tmp_path, capsys):

@@ -17,7 +17,7 @@ from contextwise.base.estimates import CONFIDENCE
 from contextwise.base.files import PARTIAL, is_held, output_folder
 from contextwise.base.hashes import content_digest, content_key
 from contextwise.base.machine import describe_environment
-from contextwise.base.progress import interruption, say
+from contextwise.base.progress import interruption, say, say_once
 from contextwise.evaluation.kernel.result import Result, finished, is_result, write_result
 from contextwise.evaluation.kernel.subject import Subject
 from contextwise.evaluation.kernel.work import Work
@@ -160,7 +160,7 @@ def measure(
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     if (known := _known(subject, settings, corpus, home, out)) is not None:
-        return known
+        return _noted(known)
     from contextwise.models.loading import kind_of
 
     kind = kind_of(subject.config)
@@ -182,7 +182,7 @@ def measure(
     with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
             work.discard()  # the process that wrote the result was killed before it did
-            return result
+            return _noted(result)
         if corpus is not None:
             corpus.verify()
             subject.check_corpus(corpus)
@@ -193,6 +193,7 @@ def measure(
             _check_unchanged(settings, subject, corpus, work, identity)
             header = {"measure": settings.name, "key": key, "question": question, "label": label}
             about = header | _about(subject, corpus, common.get("metadata"))
+            about |= {"seen": seen} if corpus is not None and (seen := subject.seen(corpus)) else {}
         finally:
             if settings.changes_model:
                 subject.forget_model()
@@ -200,7 +201,14 @@ def measure(
         summary = about | {"seconds": round(time.monotonic() - started, 3)}
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
-    return settings.result(path, summary)
+    return _noted(settings.result(path, summary))
+
+
+def _noted(result: Result) -> Result:
+    """The result; a note if the model was trained on what it was measured on."""
+    if seen := result.summary.get("seen"):
+        say_once(f"note: {seen}")
+    return result
 
 
 def _common(settings: Measure, corpus: "Corpus | None") -> dict[str, Any]:

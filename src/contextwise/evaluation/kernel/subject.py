@@ -8,13 +8,13 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.config import plain_number
-from contextwise.base.errors import CheckpointError, ConfigError, DataError, Problem
+from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError, Problem
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
 from contextwise.base.machine import keep_freed_memory, torch_device, without_gpu
@@ -320,6 +320,27 @@ class Subject:
         if self.run is None or not self.run.finished:
             return False
         return self.run.summary()["corpus"]["fingerprint"] == fingerprint
+
+    def seen(self, corpus: "Corpus") -> str:
+        """What is to be noted of documents that the run was trained on; empty if none of a corpus are known to be."""
+        from contextwise.data import Corpus
+        from contextwise.data.near_copies import MOST_COMPARED, copied_documents
+
+        if self.trained_on(corpus.fingerprint):
+            return "the run was trained on these very documents; they are not held out"
+        data = self.run.recipe()["data"] if self.run is not None and self.run.finished else {}
+        copied: Collection[int] = ()
+        if (
+            "corpus" in data and Path(data["corpus"]).resolve() != corpus.path.resolve()
+        ):  # of whose splits prepare has told
+            with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
+                trained = Corpus.open(data["corpus"], data.get("split", "train"))
+                if max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
+                    copied = copied_documents(trained, corpus, len(corpus))
+        found = (
+            f"{len(copied):,} of {len(corpus):,} documents share half or more of their text with that of the training"
+        )
+        return f"{found}: their losses are too low" if copied else ""
 
     def describe(self) -> dict[str, Any]:
         """The subject's part of ``summary.json``."""

@@ -9,7 +9,7 @@ Shapes: N rows, T positions, D channels, V tokens of vocabulary.
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from contextwise.base.errors import ConfigError
+from contextwise.base.machine import memory
 from contextwise.base.plugins import is_ours
 from contextwise.evaluation.measures.causality.effects import (
     DIFFERS,
@@ -376,6 +377,9 @@ def measure_causality(
     that the model raises reaches the caller, unless it is its way of refusing an input (a ``ValueError``, ``TypeError``
     or ``NotImplementedError``): then that perturbation is not measured.
 
+    What is found in float32 is measured again in float64, with the same tolerance, where the memory is enough: rounding of a
+    deep model may be larger than the tolerance, and is gone there.
+
     Args:
         model: any decoder-only causal language model of transformers.
         lengths: lengths of the rows in tokens; by default four, at and around multiples of the chunk.
@@ -398,7 +402,31 @@ def measure_causality(
     with _open_gates(model, seed) as gates_opened, torch.inference_mode(False), torch.no_grad():
         rows = Rows(model, lengths, chunk_size, tolerance, seed)
         effects = tuple(_effect(check, rows, packed) for check in checks)
+        found = any(effect.outcome in (LEAK, DIFFERS) for effect in effects)
+        if found and tolerance is None and rows.dtype == torch.float32 and _room_for_doubles(model):
+            with suppress(RuntimeError), _in_float64(model):  # of code that works in float32 alone
+                rows = Rows(model, lengths, chunk_size, TOLERANCE[torch.float32], seed)
+                effects = tuple(_effect(check, rows, packed) for check in checks)
     return Causality(name, str(rows.dtype).removeprefix("torch."), effects, gates_opened)
+
+
+def _room_for_doubles(model: PreTrainedModel) -> bool:
+    needed = 8 * sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    return 2 * needed < (memory().available if model.device.type == "cpu" else torch.cuda.mem_get_info(model.device)[0])
+
+
+@contextmanager
+def _in_float64(model: PreTrainedModel) -> Iterator[None]:
+    """Have the parameters and buffers of a model in float64; they are as before on exit."""
+    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+    before = [tensor.data for tensor in tensors]
+    try:
+        for tensor in tensors:
+            tensor.data = tensor.data.double()
+        yield
+    finally:
+        for tensor, data in zip(tensors, before, strict=True):
+            tensor.data = data
 
 
 def _effect(check: Callable[[Rows], Iterator[Case]], rows: Rows, packed: bool) -> Effect:

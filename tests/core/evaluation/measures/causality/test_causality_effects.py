@@ -34,6 +34,7 @@ from transformers import (
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.evaluation.measures.causality import perturbations
 from contextwise.testing import assert_causal, measure_causality
 from examples import FEW
 
@@ -49,6 +50,17 @@ def leaking(result):
 
 
 # Causal models
+
+
+def test_rounding_in_float32_is_no_leak(monkeypatch):
+    """With a tolerance below the rounding of float32 all is measured again in float64; the weights are those of before."""
+    model = LlamaForCausalLM(llama_config()).eval()
+    monkeypatch.setitem(perturbations.TOLERANCE, torch.float32, 1e-9)
+    assert leaking(measure_causality(model, tolerance=1e-9))
+    before = {name: (tensor.data_ptr(), tensor.dtype) for name, tensor in model.state_dict().items()}
+    result = measure_causality(model)
+    assert (result.dtype, result.causal) == ("float64", True)
+    assert {name: (tensor.data_ptr(), tensor.dtype) for name, tensor in model.state_dict().items()} == before
 
 
 @pytest.mark.long
@@ -355,7 +367,7 @@ def test_the_message_is_a_table_and_a_sentence():
     with pytest.raises(AssertionError) as caught:
         assert_causal(gpt2(Peeking))
     lines = str(caught.value).splitlines()
-    assert lines[0] == "Peeking, float32: leaks (future tokens, gradients, left padding), other logits with a cache"
+    assert lines[0] == "Peeking, float64: leaks (future tokens, gradients, left padding), other logits with a cache"
     table = [line for line in lines[1:10] if line.strip() and "─" not in line]
     assert [line[:22].strip() for line in table] == ["perturbation", *NAMES]
     assert all(len(line) <= 80 for line in table)
