@@ -24,6 +24,8 @@ from contextwise.base.estimates import LARGEST, listed
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key
 
+LEAST_NATS = 0.1
+"""Mean nats per token or byte below which they are noted: means given as sums have a thousandth, copied text a hundredth."""
 TEXTS, NUMBERS = ("arm", "document", "part"), ("tokens", "nats", "correct", "loss", "bytes")
 COLUMNS = (*TEXTS, "seed", "step", *NUMBERS)
 WHOLE_RUN = ""  # the document of a row that is the mean of a run
@@ -289,7 +291,11 @@ def _last_steps(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         raise DataError("some rows have a step, others none; give all of them one, or leave the column out")
     last = rows.groupby(["arm", "seed"])["step"].transform("max")
     ends = sorted(last.unique())
-    note = f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])}."
+    first = rows.loc[last.idxmin()]
+    note = (
+        f"The runs end at different steps: {listed([f'{each:,}' for each in ends[:6]])} "
+        f"({_named((first['arm'], first['seed']))} at {ends[0]:,})."
+    )
     return rows[rows["step"] == last], [note] if len(ends) > 1 else []
 
 
@@ -353,6 +359,12 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
         if all(np.array_equal(first_size, other) for other in others):
             if size == "bytes" and "tokens" in sizes:
                 notes.append("The arms' tokens differ, so losses are per byte.")
+            mean = float(np.mean([nats.sum() for nats in values.values()]) / first_size.sum())
+            if mean < LEAST_NATS:
+                notes.append(
+                    f"The losses are {mean:.2g} nats per {size[:-1]}, lower than of any language model: the column nats has the "
+                    f"sum over the {size} of a document, not their mean."
+                )
             return Losses(values, first_size, list(documents), f"nats per {size[:-1]}", notes)
     size, found = sizes[0], summed(sizes[0])
     one, other = runs[0], next(run for run in runs if not np.array_equal(found[run], found[runs[0]]))

@@ -98,6 +98,13 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
     assert all(f"Note: {note[:30]}" in str(result) for note in result.notes)
 
 
+def test_means_that_are_given_as_sums_are_noted():
+    frame = simulated({"base": 0.0, "new": -0.05}, 4)
+    notes = decide(frame.assign(nats=frame.nats / frame.tokens)).notes
+    assert any("the column nats has the sum over the tokens of a document, not their mean" in note for note in notes)
+    assert not any("not their mean" in note for note in decide(frame).notes)
+
+
 def test_the_answer_is_that_of_the_trial_s_statistics():
     frame = simulated({"base": 0.0, "better": -0.05, "same": 0.0}, 8)
     result = contextwise.decide(frame, "base", margin=0.02, confidence=0.9)
@@ -427,7 +434,7 @@ def test_a_seed_that_found_its_partner_later_keeps_its_place_among_the_looks(tmp
 def test_steps_labels_and_parts_are_matched(tmp_path):
     frame = simulated({"a": 0.0, "b": 0.1}, 2)
     ends = pd.concat([frame[frame.arm == "a"].assign(step=100), frame[frame.arm == "b"].assign(step=200)])
-    assert decide(ends).notes == ["The runs end at different steps: 100 and 200."]
+    assert decide(ends).notes == ["The runs end at different steps: 100 and 200 (seed 0 of a at 100)."]
     mixed = [write(tmp_path, frame, "a", 0), write(tmp_path, ends, "b", 0)]
     with pytest.raises(DataError, match="some rows have a step, others none"):
         read_losses(mixed)
