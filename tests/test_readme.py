@@ -188,10 +188,11 @@ def answers() -> list[str]:
         "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
         f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve), the most that contexts up to "
         f"{curve['bins'][-1]['visible_to']:,} can show: there the loss still falls |",
-        "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context? "
-        f"{budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
+        "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context, added as its authors' code does "
+        f"(`injection: paper`)? {budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
         "(docs/results/injections.md#norms-and-their-control). But a norm after the embedding, without any prediction, gains "
-        "as much: against GPT-2 with that norm, ContextLM is undecided with AdamW and worse with Muon |",
+        "as much: against GPT-2 with that norm, ContextLM is undecided with AdamW and worse with Muon. The default "
+        "`gate` is undecided against GPT-2 |",
         "| How long does training to the loss of nanoGPT's `train.py` take on two CPU cores? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss) "
         f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), because Muon needs fewer tokens and the steps are "

@@ -82,4 +82,6 @@ def test_bad_input_is_refused(contextwise, arguments, message):
 
 def test_a_folder_with_a_similar_name_is_named(contextwise, tmp_path):
     (tmp_path / "sweeps/choose").mkdir(parents=True)
-    contextwise.refused("plan sweep --status sweeps/chose", "it has no plan.json; did you mean sweeps/choose?")
+    contextwise.refused(
+        "plan sweep --status sweeps/chose", "there is no sweep at sweeps/chose; did you mean sweeps/choose?"
+    )

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from itertools import pairwise
@@ -77,6 +77,9 @@ class Verb(TyperCommand):
                 similar = [each for each in error.possibilities or () if each != "--help"]
                 near = [f"--{each}" for each in difflib.get_close_matches(unknown, (x[2:] for x in similar))]
                 settings = ["--set KEY=VALUE"] * any("--set" in each.opts for each in self.params)
+                section = {"train": "training", "trial": "recipe.training"}.get(str(self.name))
+                if section and (name := unknown.replace("-", "_")) in _of_training():
+                    settings = [f"--set {section}.{name}=VALUE"]
                 error.possibilities = meant or near or settings
             raise
 
@@ -95,6 +98,13 @@ class Verb(TyperCommand):
             options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
             error.args = (with_options(str(error), options), *error.args[1:])
             raise
+
+
+def _of_training() -> Collection[str]:
+    """The settings of a recipe's section ``training``."""
+    from contextwise.training.hyperparameters import TrainingSettings
+
+    return TrainingSettings.model_fields
 
 
 OF_A_FILE = re.compile(r"the \w+ .+\.ya?ml has (?:a|\d+) problem")

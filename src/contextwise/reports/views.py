@@ -232,7 +232,11 @@ def _limits(name: str, value: Estimate | None) -> dict[str, float | None]:
 def _rows_of_comparison(comparison: Any) -> list[dict[str, Any]]:
     """A row for each difference: the difference, and losses and costs of the two models."""
     groups = {group.name: group for group in comparison.groups}
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if not comparison.differences:  # seeds of one recipe
+        return [
+            {"model": each.name, **_limits("loss", each.loss), "seeds": len(each.seeds)} for each in comparison.groups
+        ]
     for each in comparison.differences:
         row = {"model": each.group, "reference": each.reference, **_limits("difference", each.difference)}
         row |= {"unit": each.unit, "decision": each.decision, "documents": comparison.documents}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from contextwise.report import count, listed
+from contextwise.report import count, duration, listed
 from contextwise.settings import DataError
 from contextwise.stats import Estimate
 from contextwise_plan.scaling.analysis import Analysis, ensemble_estimate
@@ -215,13 +215,16 @@ def _recommendation(analysis: Analysis, optima: list[Optimum], size: str | None,
 def _check_reach(spent: Array, budget: Budget, far: bool) -> None:
     """Refuse a budget too far above what the sweep spent, or below it."""
     factor, least = budget.amount / spent.max(), spent.min() / budget.amount
-    named = f"the budget ({budget.amount:.2g} {'FLOPs' if budget.unit == 'flops' else 'seconds'})"
+    words = duration if budget.unit == "seconds" else "{:.2g} FLOPs".format
+    named = f"the budget ({words(budget.amount)})"
     if least > 1:
-        raise DataError(f"{named} is below the smallest that the sweep measured ({spent.min():.2g}); give a larger one")
+        raise DataError(
+            f"{named} is below the smallest that the sweep measured ({words(spent.min())}); give a larger one"
+        )
     if factor > FARTHEST and not far:
         raise DataError(
-            f"{named} is {factor:.3g} times the largest run of the sweep ({spent.max():.2g}), and beyond {FARTHEST:.0f} times "
-            "a law of these few runs is a guess; add larger runs, or set --far to get the guess"
+            f"{named} is {factor:.3g} times the largest run of the sweep ({words(spent.max())}), and beyond {FARTHEST:.0f} "
+            "times a law of these few runs is a guess; add larger runs, or set --far to get the guess"
         )
 
 

@@ -161,7 +161,7 @@ def overall_sentence(best: Optimum | None) -> str:
         reason = f"{token_count(best.cell.context)} is the {best.edge} context that was tried"
     elif best.decided:
         reason = f"the sweep does not show which context of {best.cell.size} is best"
-    return f"The lowest loss measured is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: {reason}."
+    return f"The lowest loss at this budget is that of {pair}, {_loss(best.cell)}, but no overall optimum is drawn: {reason}."
 
 
 def _loss(cell: Cell) -> str:

@@ -58,8 +58,9 @@ class Sweep(RunSet):
         """
         file = Path(path) / Question.PLAN
         if not file.exists():
-            hint = "" if Path(path).exists() else misspelt(path)
-            raise CheckpointError(f"{path} is not a sweep: it has no {file.name}{hint}")
+            if not Path(path).exists():
+                raise CheckpointError(f"there is no sweep at {path}{misspelt(path)}")
+            raise CheckpointError(f"{path} is not a sweep: it has no {file.name}")
         data = Question(Path(path), "sweep").plan()
         plan = [built(PlannedRun, run) for run in data["runs"]]
         return cls(Path(path), plan, data["inputs"])

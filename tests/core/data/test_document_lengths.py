@@ -86,11 +86,20 @@ def test_no_tokens(corpus: Corpus) -> None:
         measure_lengths(corpus)
 
 
+def test_a_context_that_few_documents_reach_is_noted(corpus: Corpus) -> None:
+    corpus.lengths = np.array([20] * 99 + [300])
+    note = short_documents_note(corpus, 256)
+    assert note is not None and note.startswith(
+        f"data.context is 256 tokens, but 7.5% of the tokens of {corpus.path} (train) have"
+    )
+    assert short_documents_note(corpus, 16) is None
+
+
 def test_a_context_longer_than_every_document_is_noted_with_what_can_be_seen(corpus: Corpus) -> None:
     longest = int(corpus.lengths.max())
     assert short_documents_note(corpus, longest) is None
     note = short_documents_note(corpus, longest + 1)
     half = -(-(longest + 1) // 2)
     share = np.maximum(0, corpus.lengths - half).sum() / corpus.tokens
-    assert note is not None and f"the longest has {in_tokens(longest)}, and {share:.1%} of the targets" in note
+    assert note is not None and f"the longest has {in_tokens(longest)}, and {share:.1%} of the tokens have" in note
     assert f"have {in_tokens(half)} or more (half of the context)" in note

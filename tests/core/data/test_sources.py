@@ -121,12 +121,13 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["x.jsonl.zst", "x.html", "x.htm.gz", "X.IPYNB", "x.pdf", "x.docx", "x.tar.gz", "x.csv.xz"]
+    "name", ["x.jsonl.zst", "x.html", "x.htm.gz", "x.xml", "X.IPYNB", "x.pdf", "x.docx", "x.tar.gz", "x.csv.xz"]
 )
 def test_what_other_programs_read_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
     content = b"<p>hello</p>"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    end = r"\.jsonl file$" if name == "x.pdf" else r"name it \.txt to take it as it is$"
+    readable = any(part in name.lower() for part in ("htm", "xml", "ipynb"))
+    end = r"name it \.txt to take it as it is$" if readable else r"\.jsonl file$"
     with pytest.raises(DataError, match=f"{name} is .*{end}"):  # nothing else to read
         read(tmp_path / name)
     (tmp_path / name).rename(tmp_path / "x.txt")

@@ -881,6 +881,15 @@ def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
         assert run.metrics("validation") == [] and run.summary()["validation_loss"] is None
 
 
+@pytest.mark.parametrize("shared", [None, False])
+def test_arms_start_alike_unless_the_shared_recipe_says_otherwise(corpus_folder, tmp_path, shared):
+    own = {"gpt2": None, "alike": ["training.paired_initialization=true"]}
+    given = {} if shared is None else {"paired_initialization": shared}
+    recipe = RECIPE | {"training": RECIPE["training"] | given}
+    recipes = Arms(three(corpus_folder, tmp_path / "trial", arms=own, recipe=recipe)).recipes
+    assert [each.training.paired_initialization for each in recipes.values()] == [shared is None, True]
+
+
 @pytest.mark.parametrize(("tokens", "budgets"), [("131k", [131_000]), (["2M", 1e6], [1_000_000, 2_000_000])])
 def test_tokens_may_be_given_as_in_recipes(tokens, budgets):
     settings = load_trial(None, {"arms": ["gpt2", "pm"], "corpus": "c", "tokens": tokens}, [], None)

@@ -301,6 +301,20 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
     assert start[LATENT]["part.dynamics.3.weight"].abs().max() > 0
 
 
+def test_a_variant_that_imports_a_file_beside_it_is_refused(corpus_folder, tmp_path, monkeypatch):
+    """Python finds it where the current folder is on the path, and a change of it would be no other run."""
+    (tmp_path / "helper_of_mine.py").write_text("SCALE = 2\n")
+    (tmp_path / "idea.py").write_text(
+        "import json\n\n\ndef idea(model):\n    from helper_of_mine import SCALE\n    return model\n"
+    )
+    recipe(corpus_folder, tmp_path, f"{tmp_path / 'idea.py'}:idea")  # it cannot be found
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ConfigError, match="imports helper_of_mine, a file beside it, whose changes would not be noticed"
+    ):
+        recipe(corpus_folder, tmp_path, f"{tmp_path / 'idea.py'}:idea")
+
+
 @pytest.mark.parametrize("name", ["Halved", "halved", "HalvedBeside"])
 @pytest.mark.parametrize("paired", [True, False])
 def test_initial_values_that_a_variant_changes_are_trained_so(corpus_folder, tmp_path, models, name, paired):

@@ -100,7 +100,9 @@ class Corpus:
                 "array, a .bin file nor a folder with a train.bin"
             )
         if split not in stores:
-            fix = f"; prepare it with --{split} 0.05 to have one" if split in ("validation", "test") else ""
+            fix = f"; prepare it with --{split} SHARE, or {split}=FILE" if split in ("validation", "test") else ""
+            if fix and len(stores) == 1 and manifest and manifest["splits"][next(iter(stores))]["documents"] == 1:
+                fix += "; it is one document: with paragraphs:FILE each paragraph of a file is one"
             if meant := [name for name in stores if name.startswith(split[:3])]:
                 fix = f"; did you mean {meant[0]}?"
             raise DataError(f"the corpus {path} has no split {split!r}; it has {', '.join(stores)}{fix}")

@@ -23,10 +23,16 @@ from contextwise.data.input_files import (
 from contextwise.data.sources.source import BadRecord, Document, Record, Source, as_record, check_columns
 
 _BLANK_LINES = re.compile(r"\r?\n[ \t]*\r?\n")
+HTML, XML, NOTEBOOK = AS_IT_IS = (
+    "an HTML page, most of which is mark-up",
+    "XML, most of which is mark-up",
+    "a notebook, whose cells are inside JSON",
+)
 NOT_TEXT = {
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "an HTML page, most of which is mark-up"),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), HTML),
+    ".xml": XML,
     **dict.fromkeys((".docx", ".doc", ".odt", ".rtf", ".pptx", ".xlsx", ".epub"), "an office document"),
-    ".ipynb": "a notebook, whose cells are inside JSON",
+    ".ipynb": NOTEBOOK,
     ".pdf": "a PDF",
     **dict.fromkeys((".arrow", ".feather"), "an Arrow table"),
     **dict.fromkeys((".tar", ".tgz", ".zip", ".7z", ".rar"), "an archive"),
@@ -64,7 +70,7 @@ class FileSource(Source):
             yield from self.records_of(path, text_field)
             return
         why = f"is {what}: write its text into a .txt or .jsonl file"
-        why += "" if path.suffix == ".pdf" else ", or name it .txt to take it as it is"
+        why += ", or name it .txt to take it as it is" if what in AS_IT_IS else ""
         if len(self.files) == 1:  # nothing would be left without it
             raise DataError(f"{path} {why}")
         yield BadRecord(str(path), f"the file {why}")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, one_line
 from contextwise.base.machine import memory
 from contextwise.base.plugins import is_ours
 from contextwise.evaluation.measures.causality.effects import (
@@ -245,6 +245,10 @@ def gradients(rows: Rows) -> Iterator[Case]:
         for layout in rows.layouts(length):
             tokens = rows.draw(1, length).to(rows.device)
             embeds = rows.model.get_input_embeddings()(tokens).detach()
+            try:
+                rows.run(inputs_embeds=embeds)
+            except TypeError as error:
+                raise NotImplementedError(f"it takes no inputs_embeds ({one_line(error)})") from None
             past = torch.tensor(rows.cuts(length, layout)) - 1
             for batch in past.split(rows.at_once(length)):
                 yield _gradient(rows, embeds, layout, batch.tolist())
