@@ -159,7 +159,10 @@ def told_apart(results: Sequence[Result]) -> str:
     differ = [name for name in names if len({str(each.get(name)) for each in settings}) > 1]
     folders = zip(results, settings, strict=True)
     return "; ".join(
-        ", ".join([str(one.path), *(f"{name} {own.get(name)}" for name in differ)]) for one, own in folders
+        ", ".join(
+            [str(one.path), *(f"no {name}" if own.get(name) is None else f"{name} {own[name]}" for name in differ)]
+        )
+        for one, own in folders
     )
 
 

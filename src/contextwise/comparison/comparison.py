@@ -106,7 +106,7 @@ def compare(
         pairs += [(later, earlier) for earlier, later in combinations(others, 2)]
     differences = [_difference(a, b, groups, sums, sizes_N, UNITS[unit]) for a, b in pairs]
     first = runs[0].evaluation.summary
-    measured = [_group(name, group, rows, unit) for name, group in groups.items()]
+    measured = [_group(name, group, rows) for name, group in groups.items()]
     notes += [
         *_note_on_tokens(measured),
         *_note_on_lost_texts(runs),
@@ -126,7 +126,7 @@ def compare(
     )
 
 
-def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray], unit: str) -> Group:
+def _group(name: str, runs: list[ComparedRun], rows: dict[str, np.ndarray]) -> Group:
     table = runs[0].evaluation.documents.take(rows[runs[0].source])
     nats = _sums(runs, rows, "token")
     tokens = table["tokens"].to_numpy()

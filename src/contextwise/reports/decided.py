@@ -32,14 +32,17 @@ def comparison_table(result: Decided) -> Table:
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
-        rows.append([name, each.decision, look.fixed, None if look.alike else look.random, look.seeds, look.deviation])
+        random = [None if look.alike else look.random] * bool(result.held_out["documents"])
+        rows.append([name, each.decision, look.fixed, *random, look.seeds, look.deviation])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
     title = f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}"
-    known = any(look.has_interval for row in rows for look in row[2:4] if isinstance(look, Estimate))
+    known = any(look.has_interval for row in rows for look in row if isinstance(look, Estimate))
     title += f", with intervals that all hold together with {result.confidence:.0%} confidence." if known else "."
-    about = [textwrap.fill(words.removeprefix("on "), 15) for words in READINGS.values()]
+    about = (
+        [textwrap.fill(words.removeprefix("on "), 15) for words in READINGS.values()] if documents else ["difference"]
+    )
     readings = [Column(words, "difference", interval="below", missing="the same") for words in about]
     columns = [Column("arm"), Column("decision", align="left", width=10), *readings]
     columns += [Column("seeds", "integer"), Column("std. dev.\nof seeds", "estimate", ".4f")]

@@ -53,13 +53,14 @@ class CueSpec(ModelSpec):
             total += 2 * encoder_weights + 3 * 2 * matrix_weights(model.proxy.project)
         if config.decoder.form == "transformer":
             blocks = model.decoder.transformer
-            # Keys and values of e_cue are computed once per sentence.
             cross_weights = sum(matrix_weights(block.crossattention.c_attn) for block in blocks.h)
             per_token = 2 * (matrix_weights(blocks) - cross_weights)
             steps = inputs if config.decoder.sentence_inputs else 1
             attention = 4 * config.decoder.layers * config.decoder.width * (steps + 1)
-            operations = steps * (per_token + attention) + 2 * cross_weights
-            total += (3 if "decoder" in trained else 2) * operations
+            of_cue = cross_weights + matrix_weights(model.decoder.project_cue)  # once per sentence
+            total += (3 if "decoder" in trained else 2) * (steps * (per_token + attention) + 2 * of_cue)
+            # The frozen sentence encoder takes no gradient.
+            total += (2 if "decoder" in trained else 1) * steps * 2 * matrix_weights(model.decoder.project_states)
         return total
 
     def flops_per_target(self, config: Any, trained: Parts = None) -> float:

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import default_collate
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import GPT2Config
 
 from contextwise.base.runs import RunFolder
 from contextwise.models import build_model
@@ -13,6 +16,7 @@ from contextwise.objectives import NO_LOSS
 from contextwise.training import train
 from contextwise.training.batches import NOT_FOR_MODELS, collate, tokens_read
 from contextwise.training.inputs import TrainingInputs, targets_in
+from contextwise_papers.cue.config import CueConfig, CueContextConfig, CueDecoderConfig
 from contextwise_papers.cue.settings import TRAINED
 from cue_runs import part, recipe, same, weights
 from small import EXACT
@@ -128,6 +132,20 @@ def test_operations_are_counted_by_what_is_trained(life):
     square, positions = 16 * 16, 10
     block = positions * (2 * 14 * square + 4 * 16 * (positions + 1)) + 2 * 2 * square
     assert costs["joint"] - costs["adapt"] == pytest.approx(block)
+
+
+@pytest.mark.parametrize(("width", "decoder", "cue"), [(24, 16, 12), (16, 48, 16)])
+def test_operations_are_those_that_torch_counts(width, decoder, cue):
+    """But for the gradient of the first layer's input in the context encoder, which is counted and not computed."""
+    shape = {"vocab_size": 101, "n_positions": 64, "n_layer": 1, "n_head": 2, "n_embd": width}
+    contexts = {"columns": ["a", "b"], "previous_sentence": False}
+    encoder = {"text_width": 10, "width": cue, "heads": 2, "layers": 1, "feed_forward": 20, "contexts": contexts}
+    blocks = {"input_width": width, "width": decoder, "cue_width": cue, "layers": 2, "heads": 2, "vocab_size": 101}
+    parts = GPT2Config(**shape), CueContextConfig(**encoder), CueDecoderConfig(max_positions=32, **blocks)
+    model = build_model(CueConfig(*parts)).train()
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        model.hidden_states(torch.randint(101, (1, 20)), contexts=torch.randn(1, 2, 10)).sum().backward()
+    assert training_flops_per_example(model.config, 20) == pytest.approx(counted.get_total_flops(), rel=1e-3)
 
 
 def test_the_summary_counts_the_tokens_that_were_read(life):
