@@ -4,16 +4,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
 from rich.console import RenderableType
 from typer import Argument, Option
 
-from contextwise.base.config import as_numbers, with_options
+from contextwise.base.config import with_options
 from contextwise.base.files import write_json
 from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line, show_values
 from contextwise.report import as_json as json_values
 from contextwise.report import count, counted, duration, say
-from contextwise.settings import ConfigError, Problem, read_yaml
+from contextwise.settings import ConfigError, Settings, read_yaml, validate
 
 PANEL = "Choose"
 BESIDE = {True: (1, 20), False: (10, 60)}
@@ -154,13 +155,23 @@ def transfer(
     show_values(result, as_json, transfer_table(result), *result.sentences)
 
 
+class Spent(Settings):
+    """What a run may spend: FLOPs, or hours."""
+
+    budget: float | None = Field(default=None, gt=0)
+    hours: float | None = Field(default=None, gt=0)
+
+
 def budget(
     sweep: Annotated[Path, Argument(help="Folder of a sweep, or the table of one (JSON).")],
     budget: Annotated[
         str | None, Option(metavar="<float>", help="FLOPs of the training run to plan, such as 4e12 or 4T.")
     ] = None,
     hours: Annotated[
-        float | None, Option(help="Hours of training instead: on the sweep's machine, at the speeds measured there.")
+        str | None,
+        Option(
+            metavar="<float>", help="Hours of training instead: on the sweep's machine, at the speeds measured there."
+        ),
     ] = None,
     far: Annotated[bool, Option("--far", help="Answer beyond 30 times the sweep's largest run too.")] = False,
     partial: Annotated[bool, Option("--partial", help="Use the measurements of unfinished runs too.")] = False,
@@ -184,10 +195,7 @@ def budget(
     planned = budget is not None or hours is not None
     if (budget is not None and hours is not None) or not (planned or table is not None):
         raise ConfigError("a plan has one budget; give either --budget (FLOPs) or --hours")
-    flops = None if budget is None else as_numbers(budget, "--budget")
-    for name, value in {"--budget": flops, "--hours": hours}.items():
-        if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
-            raise ConfigError(Problem("but must be a positive number", name, value))
+    spent = validate(Spent, {"budget": budget, "hours": hours}, "contextwise plan budget")
     if sweep.is_file() and (table is not None or partial):
         raise ConfigError(f"{sweep} is a table already; --table and --partial take the folder of a sweep")
 
@@ -199,10 +207,10 @@ def budget(
     tables: list[RenderableType] = []
     if planned:
         analysis = Analysis(observations)
-        if flops is not None:
-            allowed = Budget("flops", flops, f"{flops:.3g} FLOPs")
+        if spent.budget is not None:
+            allowed = Budget("flops", spent.budget, f"{spent.budget:.3g} FLOPs")
         else:
-            seconds = 3600 * (hours or 0)
+            seconds = 3600 * (spent.hours or 0)
             words = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
             allowed = Budget("seconds", seconds, words)
         answer = make_plan(analysis, allowed, far=far)

@@ -74,11 +74,11 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
     [
         ("sweep", "a plan has one budget; give either --budget (FLOPs) or --hours"),
         ("sweep --budget 1e15 --hours 2", "a plan has one budget; give either --budget"),
-        ("sweep --budget -1", "--budget is -1, but must be a positive number"),
-        ("sweep --budget nan", "--budget is nan, but must be a positive number"),
+        ("sweep --budget -1", "--budget is '-1', but must be greater than 0"),
+        ("sweep --budget nan", "--budget is 'nan', but must be a finite number"),
         ("sweep --budget 1e19", "beyond 30 times a law of these few runs is a guess"),
         ("narrow --budget 1e15", "has 2 training contexts (64, 512)"),
-        ("nowhere --budget 1e15", "nowhere is not a sweep"),
+        ("nowhere --budget 1e15", "there is no sweep at nowhere"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):

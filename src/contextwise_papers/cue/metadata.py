@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from contextwise.base.progress import say_once
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Stream, Vocabulary, generator
 from contextwise.objectives.objective import RewrittenExamples
 from contextwise.report import say
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     import torch
 
     from contextwise.data import Corpus
+
+
+MOST_READ = 0.9
+"""Share of the text below which it is noted how little the windows of MeCo's form read."""
 
 
 class MetadataSettings(DataSection):
@@ -199,6 +204,10 @@ class ConditionedTexts(Addition):
         self.settings, self.recipe, self.vocabulary = settings, recipe, vocabulary
         self.examples = settings.examples(recipe, corpus, vocabulary)
         self.examples.texts.check_any()
+        if settings.form == "prepend" and (read := self.examples.text_share()) < MOST_READ:
+            say_once(
+                f"note: windows begin with a document, so {read:.0%} of the text is read; a larger data.context reads more"
+            )
 
     def stream(self, stream: Any) -> MetadataStream:
         others = sum(section.others for section in self.recipe.data.sections.values())

@@ -224,10 +224,12 @@ def test_a_share_of_the_documents_in_each_epoch(path):
     assert abs(np.corrcoef(np.array(drawn).T)[0, 1]) < 0.12
 
 
-def test_a_run_is_scored_with_and_without(path, tmp_path):
+def test_a_run_is_scored_with_and_without(path, tmp_path, capsys):
     values = recipe(path, tmp_path / "run", steps=2, cooldown=0.5)
     planned, appended = (cost_of(each).flops for each in (values, recipe(path, steps=2, form="append")))
+    say_once.cache_clear()
     run = train(values)
+    assert "so 60% of the text is read; a larger data.context reads more" in " ".join(capsys.readouterr().err.split())
     assert run.summary()["flops"] == pytest.approx(planned, rel=1e-12) and planned < appended  # which has a loss
     # One window: 30 tokens and the end of document 0, the 5 tokens of document 1, which has no metadata; 60 in all.
     summary = run.summary()
