@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Curve", "Evaluation", "InputFile", "Loss", "Measure", "Outcome", "Result", "Sampling", "Subject"]
 __all__ += ["Work", "batches", "check_tokens", "measure", "positions", "score_documents"]
 __getattr__ = lazy_exports(
-    "contextwise",
+    __name__,
     {
         "evaluation.kernel": "InputFile Measure Outcome Result Subject Work measure",
         "evaluation.kernel.subject": "positions",
@@ -27,4 +27,9 @@ __getattr__ = lazy_exports(
         "evaluation.sampling": "Sampling",
         "evaluation.scoring.windows": "batches check_tokens score_documents",
     },
+    "contextwise",
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

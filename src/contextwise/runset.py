@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["AnyExecutor", "Arm", "ExecutorSettings", "PlannedRun", "Question", "RecipeValues", "Run", "RunCost"]
 __all__ += ["RunSet", "RunSetFolder", "RunSetSettings", "RunState", "cost_of", "size_name", "train_run"]
 __getattr__ = lazy_exports(
-    "contextwise",
+    __name__,
     {
         "experiments.cost": "RunCost cost_of",
         "experiments.executors": "ExecutorSettings train_run",
@@ -27,4 +27,9 @@ __getattr__ = lazy_exports(
         "experiments.launchers": "AnyExecutor",
         "experiments.run_set": "Arm RecipeValues Run RunSet RunSetSettings",
     },
+    "contextwise",
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

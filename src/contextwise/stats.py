@@ -37,13 +37,19 @@ __all__ = ["CONFIDENCE", "NORMAL", "Estimate", "LossWriter", "Part", "correlatio
 __all__ += ["mean_correlation", "mean_estimate", "plus_minus", "ratio_difference", "ratios", "student_t"]
 __all__ += ["wilson", "with_seeds"]
 __getattr__ = lazy_exports(
-    "contextwise",
+    __name__,
     {
         "base.estimates": "CONFIDENCE Estimate",
         "base.intervals": "NORMAL Part correlation_estimate estimate mean_correlation mean_estimate plus_minus "
         "ratio_difference ratios student_t wilson with_seeds",
     },
+    "contextwise",
 )
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 LONGEST_NAME = 80
 JSON_LINES = (".jsonl", ".ndjson")

@@ -11,13 +11,13 @@ def object_named(name: str) -> Any:
     return getattr(importlib.import_module(module), member)
 
 
-def lazy_exports(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Create a module's ``__getattr__`` (PEP 562); ``homes`` maps modules of ``package`` to names, with blanks between."""
-    home = {name: module for module, names in homes.items() for name in names.split()}
+def lazy_exports(module: str, homes: Mapping[str, str], package: str = "") -> Callable[[str], Any]:
+    """Create a module's ``__getattr__`` (PEP 562); ``homes`` maps modules below it, or ``package``, to names."""
+    home = {name: place for place, names in homes.items() for name in names.split()}
 
     def __getattr__(name: str) -> Any:
         if name not in home:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{home[name]}"), name)
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package or module}.{home[name]}"), name)
 
     return __getattr__

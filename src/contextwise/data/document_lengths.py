@@ -130,11 +130,10 @@ def short_documents_note(documents: "Documents", context: int) -> str | None:
         return None
     of = f"of {documents.path} ({documents.split})"
     longest = f"no document {of} is that long: the longest has {in_tokens(measured.longest)}, and "
-    return (
-        f"data.context is {in_tokens(context)}, but {'' if reward.documents else longest}{reward.preceded:.1%} of the tokens "
-        f"{of if reward.documents else ''} have {in_tokens(reward.half)} or more (half of the context) of their own document "
-        "before them; a window is filled with several documents"
-    ).replace("  ", " ")
+    visible = f"have {in_tokens(reward.half)} or more (half of the context) of their own document before them"
+    of_tokens = f"{reward.preceded:.1%} of the tokens"
+    what = f"only {of_tokens} {of} {visible}" if reward.documents else f"{longest}{of_tokens} {visible}"
+    return f"data.context is {in_tokens(context)}, but {what}; a window is filled with several documents"
 
 
 def report(corpus: Corpus, lengths: DocumentLengths, contexts: list[int]) -> dict[str, Any]:

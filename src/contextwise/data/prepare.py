@@ -345,12 +345,10 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
         if reading.names is not None:
             raise DataError(f"the sources of the split {name!r} hold no document with text; leave that split out")
         if name == "train" or getattr(reading.fractions, name):
-            alone = sum(each.documents for each in writers.values()) == 1
-            more = f"--{name} with a larger share, or {name}=FILE, holds documents out"
-            if alone:
-                more = f"{name}=FILE holds documents out, and of paragraphs:FILE each paragraph is one"
+            fix = "" if name == "train" else f"; --{name} with a larger share, or {name}=FILE, holds documents out"
+            if sum(each.documents for each in writers.values()) == 1:
+                fix = "; of paragraphs:FILE each paragraph is a document"
             console.print(
-                f"warning: the text is so small that no document fell to the split {name!r}; it is left out"
-                + ("" if name == "train" and not alone else f"; {more}"),
+                f"warning: the text is so small that no document fell to the split {name!r}; it is left out{fix}",
                 markup=False,
             )

@@ -362,8 +362,8 @@ def _paired(rows: pd.DataFrame, notes: list[str]) -> Losses:
             mean = float(np.mean([nats.sum() for nats in values.values()]) / first_size.sum())
             if mean < LEAST_NATS:
                 notes.append(
-                    f"The losses are {mean:.2g} nats per {size[:-1]}, lower than of any language model: the column nats has "
-                    f"the sum over the {size} of a document, not their mean."
+                    f"The losses are only {mean:.2g} nats per {size[:-1]}: if the column nats has means, give the sum over the "
+                    f"{size} of each document."
                 )
             return Losses(values, first_size, list(documents), f"nats per {size[:-1]}", notes)
     size, found = sizes[0], summed(sizes[0])

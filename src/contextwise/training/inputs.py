@@ -74,7 +74,7 @@ class TrainingInputs:
         additions = {name: part for name, part in (parts | {objective.name: opened}).items() if part is not None}
         stream: Any = objective.stream(corpus, recipe.cut, recipe.seed, vocabulary, recipe.examples)
         cuts_windows = any(hasattr(each.examples, "windows") for each in getattr(stream, "streams", [stream]))
-        if cuts_windows and (note := short_documents_note(corpus, data.context)):
+        if cuts_windows and data.cross_documents and (note := short_documents_note(corpus, data.context)):
             say_once(f"note: {note}")
         for addition in additions.values():
             stream = addition.stream(stream)

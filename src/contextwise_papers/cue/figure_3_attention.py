@@ -175,8 +175,20 @@ def same_order(weights: Sequence[dict[str, float]], gains: dict[str, float], ite
     def correlation(weights: np.ndarray, axis: int) -> np.ndarray:
         return (stats.zscore(stats.rankdata(weights, axis=axis), axis=axis) * ranks).sum(axis)
 
-    how: dict[str, Any] = {"permutation_type": "pairings", "alternative": "greater", "n_resamples": ORDERS, "rng": 0}
-    tests = [stats.permutation_test((weight,), correlation, vectorized=True, **how) for weight in weights_S]
-    correlations = ", ".join(f"{written(test.statistic, '+.2f')} (one-sided p {test.pvalue:.3f})" for test in tests)
-    verdict = all_agree((significant(test.statistic, test.pvalue) for test in tests), "seeds")
+    how: dict[str, Any] = {"permutation_type": "pairings", "vectorized": True, "n_resamples": ORDERS, "rng": 0}
+
+    def p_value(weight: list[float], side: str) -> float:
+        return float(stats.permutation_test((weight,), correlation, alternative=side, **how).pvalue)
+
+    found = [float(correlation(np.array(weight), 0)) for weight in weights_S]
+    p_values = [p_value(weight, "greater") for weight in weights_S]
+    correlations = ", ".join(
+        f"{written(value, '+.2f')} (one-sided p {p:.3f})" for value, p in zip(found, p_values, strict=True)
+    )
+    # The other side of a test of few orders is not 1 - p.
+    both = [
+        p if value >= 0 else 1 - p_value(weight, "less")
+        for value, p, weight in zip(found, p_values, weights_S, strict=True)
+    ]
+    verdict = all_agree((significant(value, p) for value, p in zip(found, both, strict=True)), "seeds")
     return Claim.of(text, verdict, f"Spearman's correlation over {len(shared)} contexts: {correlations}")

@@ -81,7 +81,7 @@ def test_texts_that_the_run_was_trained_on_are_noted_each_time(contextwise, work
         status, _, errors = contextwise("evaluate runs/alpha --corpus mixed.jsonl --out mixed")
         assert (
             status == 0
-            and "4 of 8 documents share half or more of their text with that of the training"
+            and "4 of the 8 documents share half or more of their text with that of the training"
             in " ".join(errors.split())
         )
     assert "too low" in json.loads((workplace / "mixed" / "summary.json").read_text())["seen"]

@@ -90,7 +90,7 @@ def test_a_context_that_few_documents_reach_is_noted(corpus: Corpus) -> None:
     corpus.lengths = np.array([20] * 99 + [300])
     note = short_documents_note(corpus, 256)
     assert note is not None and note.startswith(
-        f"data.context is 256 tokens, but 7.5% of the tokens of {corpus.path} (train) have"
+        f"data.context is 256 tokens, but only 7.5% of the tokens of {corpus.path} (train) have"
     )
     assert short_documents_note(corpus, 16) is None
 

@@ -101,8 +101,8 @@ def test_the_differences_are_those_of_sums_paired_by_seed_and_document():
 def test_means_that_are_given_as_sums_are_noted():
     frame = simulated({"base": 0.0, "new": -0.05}, 4)
     notes = decide(frame.assign(nats=frame.nats / frame.tokens)).notes
-    assert any("the column nats has the sum over the tokens of a document, not their mean" in note for note in notes)
-    assert not any("not their mean" in note for note in decide(frame).notes)
+    assert any("if the column nats has means, give the sum over the tokens of each document" in note for note in notes)
+    assert not any("has means" in note for note in decide(frame).notes)
 
 
 def test_the_answer_is_that_of_the_trial_s_statistics():

@@ -211,6 +211,18 @@ def halved(model):
     return model
 
 
+class Replaced(GPT2LMHeadModel):
+    """The same model, of which one block is made anew; and a head that is known after the model is made."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.transformer.h[0].mlp = type(self.transformer.h[0].mlp)(4 * config.n_embd, config)
+        self.own_head = self.lm_head
+
+    def get_output_embeddings(self):
+        return self.own_head
+
+
 class HalvedBeside(nn.Module):
     def __init__(self, model):
         super().__init__()
@@ -308,11 +320,24 @@ def test_a_variant_that_imports_a_file_beside_it_is_refused(corpus_folder, tmp_p
         "import json\n\n\ndef idea(model):\n    from helper_of_mine import SCALE\n    return model\n"
     )
     recipe(corpus_folder, tmp_path, f"{tmp_path / 'idea.py'}:idea")  # it cannot be found
+    typed = "if TYPE_CHECKING:\n    import helper_of_mine\n\n\ndef typed(model):\n    return model\n"
+    (tmp_path / "typed.py").write_text(typed)
     monkeypatch.syspath_prepend(tmp_path)
+    recipe(corpus_folder, tmp_path, f"{tmp_path / 'typed.py'}:typed")
     with pytest.raises(
         ConfigError, match="imports helper_of_mine, a file beside it, whose changes would not be noticed"
     ):
         recipe(corpus_folder, tmp_path, f"{tmp_path / 'idea.py'}:idea")
+
+
+def test_parts_that_a_class_makes_anew_start_as_those_of_the_stock_model(corpus_folder, tmp_path, models):
+    start = []
+    for variant in (None, f"{models}:Replaced"):
+        made = recipe(corpus_folder, tmp_path, variant, paired_initialization=True)
+        state = starting_model(made, made.model.config(made, VOCABULARY, 0)).state_dict()
+        start.append({name.removeprefix("model."): value for name, value in state.items()})
+    stock, own = start
+    assert all(torch.equal(own[name], tensor) for name, tensor in stock.items())
 
 
 @pytest.mark.parametrize("name", ["Halved", "halved", "HalvedBeside"])

@@ -76,6 +76,8 @@ def test_the_order_of_weights_and_gains():
     assert three.holds is None and "+1.00 (one-sided p 0.167)" in three.evidence  # one of six orders
     four = same_order([dict(zip("abcd", range(4), strict=True))], dict(zip("abcd", range(4), strict=True)), "x")
     assert four.holds is True and "(one-sided p 0.042)" in four.evidence
+    against = same_order([{"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}], {"a": 4.0, "b": 3.0, "c": 1.0, "d": 2.0}, "x")
+    assert against.holds is None  # -0.80, which 4 of 24 orders have or less
     missing = same_order([weights], {}, "figure5")
     assert missing.holds is None
     assert "figure5 has not been run" in missing.evidence

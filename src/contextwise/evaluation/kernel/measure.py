@@ -19,7 +19,7 @@ from contextwise.base.hashes import content_digest, content_key
 from contextwise.base.machine import describe_environment
 from contextwise.base.progress import interruption, say, say_once
 from contextwise.evaluation.kernel.result import Result, finished, is_result, write_result
-from contextwise.evaluation.kernel.subject import Subject
+from contextwise.evaluation.kernel.subject import TRAINED_ON, Subject
 from contextwise.evaluation.kernel.work import Work
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def measure(
     if settings.on_corpus and corpus is None:
         raise ConfigError(f"{settings.name} needs documents; give a prepared corpus")
     if (known := _known(subject, settings, corpus, home, out)) is not None:
-        return _noted(known)
+        return _noted(known, subject, corpus)
     from contextwise.models.loading import kind_of
 
     kind = kind_of(subject.config)
@@ -182,7 +182,7 @@ def measure(
     with Work.opened(path, key, {"measure": settings.name, "settings": identity}, overwrite) as work:
         if (result := finished(path, key, overwrite, settings.result)) is not None:
             work.discard()  # the process that wrote the result was killed before it did
-            return _noted(result)
+            return _noted(result, subject, corpus)
         if corpus is not None:
             corpus.verify()
             subject.check_corpus(corpus)
@@ -201,12 +201,13 @@ def measure(
         summary = about | {"seconds": round(time.monotonic() - started, 3)}
         write_result(path, summary, outcome.files, overwrite=overwrite, held=True)
         work.discard()
-    return _noted(settings.result(path, summary))
+    return _noted(settings.result(path, summary), subject, corpus)
 
 
-def _noted(result: Result) -> Result:
+def _noted(result: Result, subject: Subject, corpus: "Corpus | None") -> Result:
     """The result; a note if the model was trained on what it was measured on."""
-    if seen := result.summary.get("seen"):
+    known = corpus is not None and subject.trained_on(corpus.fingerprint)
+    if seen := TRAINED_ON if known else result.summary.get("seen"):
         say_once(f"note: {seen}")
     return result
 

@@ -33,6 +33,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_BATCH_TOKENS = 16384
 DEFAULT_CONTEXT_LIMIT = 1024
 """Largest default context of a model that is no run."""
+TRAINED_ON = "the run was trained on these very documents; they are not held out"
 
 
 class Subject:
@@ -326,21 +327,21 @@ class Subject:
         from contextwise.data import Corpus
         from contextwise.data.near_copies import MOST_COMPARED, copied_documents
 
-        if self.trained_on(corpus.fingerprint):
-            return "the run was trained on these very documents; they are not held out"
-        data = self.run.recipe()["data"] if self.run is not None and self.run.finished else {}
+        if self.run is None or not self.run.finished:
+            return ""
+        read, split = self.run.summary()["corpus"], self.run.recipe()["data"].get("split", "train")
+        same = Path(read["path"]).resolve() == corpus.path.resolve()
+        if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
+            return TRAINED_ON
         copied: Collection[int] = ()
-        if (
-            "corpus" in data and Path(data["corpus"]).resolve() != corpus.path.resolve()
-        ):  # of whose splits prepare has told
+        if not same:  # of the splits of one corpus prepare has told
             with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
-                trained = Corpus.open(data["corpus"], data.get("split", "train"))
-                if max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
+                trained = Corpus.open(read["path"], split)
+                known = trained.fingerprint == read["fingerprint"]
+                if known and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
                     copied = copied_documents(trained, corpus, len(corpus))
-        found = (
-            f"{len(copied):,} of {len(corpus):,} documents share half or more of their text with that of the training"
-        )
-        return f"{found}: their losses are too low" if copied else ""
+        shared = f"{len(copied):,} of the {len(corpus):,} documents share half or more of their text with that of the training"
+        return f"{shared}: their losses are too low" if copied else ""
 
     def describe(self) -> dict[str, Any]:
         """The subject's part of ``summary.json``."""

@@ -25,6 +25,8 @@ from contextwise.base.progress import say_once
 
 NAMED = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?P<options>(,\w+=[^,]*)*)")
 """``path.py:Name``, or with options ``path.py:Name,window=8,weight=0.5``."""
+NOT_RUN = re.compile(r"TYPE_CHECKING|__main__")
+"""Conditions of code that no variant runs."""
 _CODE: dict[str, bytes] = {}
 _MODULES: dict[str, ModuleType] = {}
 
@@ -62,10 +64,14 @@ def check_name(code: bytes, file: str, name: str) -> None:
         tree = ast.parse(code)
     except (SyntaxError, ValueError):  # said when it is run
         return
-    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    elsewhere = [each for each in ast.walk(tree) if isinstance(each, ast.If) and NOT_RUN.search(ast.unparse(each.test))]
+    left_out = {node for each in elsewhere for node in ast.walk(each)}
+    imports = [
+        each for each in ast.walk(tree) if isinstance(each, ast.Import | ast.ImportFrom) and each not in left_out
+    ]
     for module in {getattr(node, "module", None) or alias.name for node in imports for alias in node.names}:
         found = PathFinder.find_spec(module.partition(".")[0])
-        if found is not None and found.origin and Path(found.origin).parent == expanded(file).absolute().parent:
+        if found is not None and Path(found.origin or "") == expanded(file).absolute().with_name(f"{found.name}.py"):
             raise ConfigError(
                 f"the variant's file {file} imports {found.name}, a file beside it, whose changes would not be noticed; put "
                 "its code into the file, or into an installed package"

@@ -3,6 +3,7 @@
 Shapes: B rows, T positions, D channels.
 """
 
+import contextlib
 import copy
 import inspect
 import math
@@ -152,13 +153,14 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             drawn(model)
             if type(model) is own:
                 _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
-                pair_stock(model)
+                with contextlib.suppress(
+                    AttributeError
+                ):  # of a model that is not complete yet, which is drawn in the end
+                    pair_stock(model)
 
         with unittest.mock.patch.object(PreTrainedModel, "init_weights", init_weights):
             model = own(backbone, **self.config.options)
-        of_stock = {module for name, module in model.named_modules() if name in stock}
-        paired = any(getattr(module, "keeps_initial_values", False) for module in of_stock)
-        _keep_initial_values(model, None if paired else of_stock)
+        _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
         return model
 
     @property
