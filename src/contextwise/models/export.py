@@ -138,15 +138,33 @@ def _code(modules: list[str]) -> dict[str, str]:
         module = pending.pop()
         if (file := f"{_flat(module)}.py") in files:
             continue
-        spec = importlib.util.find_spec(module)
-        assert spec is not None and spec.origin is not None
-        text = Path(spec.origin).read_text(encoding="utf-8")
-        imports = [str(node.module) for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
-        for name in filter(is_ours, imports):
-            text = text.replace(f"from {name} import", f"from .{_flat(name)} import")
-            pending.append(name)
-        files[file] = text
+        text = _source(module)
+        lines = text.splitlines(keepends=True)
+        imports = [
+            node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom) and is_ours(str(node.module))
+        ]
+        for node in reversed(imports):
+            homes, names = _homes(str(node.module)), dict[str, list[str]]()
+            for alias in node.names:
+                names.setdefault(homes.get(alias.name, str(node.module)), []).append(ast.unparse(alias))
+            lines[node.lineno - 1 : node.end_lineno] = [
+                f"from .{_flat(home)} import {', '.join(of)}\n" for home, of in names.items()
+            ]
+            pending += names
+        files[file] = "".join(lines)
     return files
+
+
+def _source(module: str) -> str:
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).read_text(encoding="utf-8")
+
+
+def _homes(module: str) -> dict[str, str]:
+    """Names that a module of this package has from another one, as a public module all of its names; and from which."""
+    nodes = [node for node in ast.walk(ast.parse(_source(module))) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in nodes if is_ours(str(node.module)) for alias in node.names}
 
 
 def _flat(module: str) -> str:

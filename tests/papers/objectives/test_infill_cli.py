@@ -56,7 +56,7 @@ def test_fill_reports_what_it_left_out(contextwise: Any) -> None:
     [
         ("model fill runs/gpt2 --spm", "there is no hole to fill; give --prefix, --suffix or both"),
         ("model fill runs/gpt2/model --prefix a", "it has no tokens <|fim_prefix|>"),
-        ("measure infill runs/gpt2 corpus", "no split 'validation'; it has train; prepare it with --validation 0.05"),
+        ("measure infill runs/gpt2 corpus", "no split 'validation'; it has train; prepare it with --validation SHARE"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, command: str, message: str) -> None:
