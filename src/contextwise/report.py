@@ -1,4 +1,4 @@
-"""What results are shown with: tables, pages, numbers as words, and lines of progress.
+"""Output of results: tables, pages, numbers as words, and lines of progress.
 
 Each name is imported when it is first used.
 """

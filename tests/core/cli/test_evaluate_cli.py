@@ -87,6 +87,13 @@ def test_texts_that_the_run_was_trained_on_are_noted_each_time(contextwise, work
     assert "too low" in json.loads((workplace / "mixed" / "summary.json").read_text())["seen"]
 
 
+def test_a_run_whose_recipe_was_cut_is_measured_as_before(contextwise, workplace):
+    """What it was trained on is then looked up with the usual split."""
+    shutil.copytree(workplace / "runs/beta", workplace / "runs/cut")
+    (workplace / "runs/cut/recipe.yaml").write_text("name: beta\n")
+    assert contextwise("evaluate runs/cut --corpus corpus --context 32 --out of-cut")[0] == 0
+
+
 def test_a_warning_on_a_text_that_two_models_read_is_printed_once(workplace, tmp_path, capsys):
     write_rows(tmp_path / "three.jsonl", ({"text": f"{i} corpus of small texts"} for i in range(3)))
     say_once.cache_clear()  # of other tests of this process

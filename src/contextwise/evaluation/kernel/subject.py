@@ -329,7 +329,8 @@ class Subject:
 
         if self.run is None or not self.run.finished:
             return ""
-        read, split = self.run.summary()["corpus"], self.run.recipe()["data"].get("split", "train")
+        # A recipe that was damaged since may lack its parts.
+        read, split = self.run.summary()["corpus"], self.run.recipe().get("data", {}).get("split", "train")
         same = Path(read["path"]).resolve() == corpus.path.resolve()
         if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
             return TRAINED_ON

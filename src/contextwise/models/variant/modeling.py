@@ -153,9 +153,8 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
             drawn(model)
             if type(model) is own:
                 _keep_initial_values(model, {module for name, module in model.named_modules() if name in stock})
-                with contextlib.suppress(
-                    AttributeError
-                ):  # of a model that is not complete yet, which is drawn in the end
+                # A model that is not complete yet is drawn in the end.
+                with contextlib.suppress(AttributeError):
                     pair_stock(model)
 
         with unittest.mock.patch.object(PreTrainedModel, "init_weights", init_weights):

@@ -408,10 +408,8 @@ def measure_causality(
         effects = tuple(_effect(check, rows, packed) for check in checks)
         found = any(effect.outcome in (LEAK, DIFFERS) for effect in effects)
         if found and tolerance is None and rows.dtype == torch.float32 and _room_for_doubles(model):
-            with (
-                suppress(RuntimeError, ConfigError, *REFUSALS),
-                _in_float64(model),
-            ):  # of code that works in float32 alone
+            # Code that works in float32 alone keeps what was found there.
+            with suppress(RuntimeError, ConfigError, *REFUSALS), _in_float64(model):
                 exact = Rows(model, lengths, chunk_size, TOLERANCE[torch.float32], seed)
                 again = tuple(_effect(check, exact, packed) for check in checks)
                 measured = {effect.name for effect in again if effect.outcome != NOT_MEASURED}
