@@ -442,7 +442,7 @@ def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):
             contextwise.evaluate(model, corpus_folder, **given)
     with pytest.raises(ConfigError, match="model is None, but must be a run, a model's folder"):
         contextwise.load(None)
-    with pytest.raises(DataError, match=r"there is no corpus at .*, or give one that is there$"):
+    with pytest.raises(DataError, match=r"there is no corpus at .*, or give one that is there \(--corpus PATH\)$"):
         contextwise.curve(model, tmp_path / "empty" / "corpus")
     with pytest.raises(ValueError, match="'limt' is an unknown key|limt is an unknown key"):
         contextwise.measure("evaluate", model, corpus_folder, limt=3)

@@ -101,12 +101,16 @@ def _show_list(folder: Path, only: str | None, as_json: bool) -> None:
         if only is None:
             lines.append(", ".join(scales.values()))
         else:
-            lines.append(f"{item.source}; recipe: {folder / f'{name}.yaml'}")
+            lines += [item.source, f"recipe: {folder / f'{name}.yaml'}"]
             for label, scale in item.scales.items():
                 supports = scale.supports or "all of its claims"
                 why = f" ({scale.over_ten_minutes})" if scale.over_ten_minutes else ""
                 lines.append(f"{scales[label]}{why}, {scale.machine}; it can support: {supports}")
-        show(Text(name, style="bold"), *(Padding(Text(line), (0, 0, 0, 4), expand=False) for line in lines))
+        show(Text(name, style="bold"))
+        for line in lines:
+            show_line(f"    {line}") if line.startswith("recipe: ") else show(
+                Padding(Text(line), (0, 0, 0, 4), expand=False)
+            )
 
 
 def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, as_json: bool) -> None:
@@ -134,8 +138,7 @@ def _show_plan(item: "Item", scale: str, measure: "ItemMeasure", folder: Path, a
     cells = [[f"{name} × {times}" if times > 1 else name, *rest] for (name, *rest), times in rows.items()]
     flops = sum(cost.flops for cost in costs)
     state, activations = (max(getattr(c, f"{part}_bytes") for c in costs) for part in ("state", "activation"))
-    seconds = flops / ASSUMED_FLOPS
-    time = duration(seconds) if seconds >= 1 else "under a second"
+    time = duration(flops / ASSUMED_FLOPS)
     small = "" if flops > 1e18 else " (models this small reach less)"
     show(
         Table("", [Column("run"), "parameters", "steps", "examples", "tokens", "FLOPs"], cells),

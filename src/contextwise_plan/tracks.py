@@ -136,5 +136,5 @@ def budget_words(unit: str, budget: float) -> str:
     if unit == "flops":
         return f"{power_of_ten(budget)} FLOPs"
     if unit == "seconds":
-        return f"{duration(budget) if budget >= 10 else f'{budget:.2g} s'} of training"
+        return f"{duration(budget)} of training"
     return f"{count(budget)} tokens"

@@ -248,9 +248,11 @@ def count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds in a suitable unit: 48 s, 12.5 min, 3.2 h."""
+    """Format seconds in a suitable unit: 0.31 s, 48 s, 12.5 min, 3.2 h."""
+    if 0 < seconds < 0.01:
+        return "< 0.01 s"
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.2g} s" if seconds < 9.95 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 

@@ -4,11 +4,14 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.console import RenderableType
 from rich.padding import Padding
+from rich.table import Table as Grid
 from rich.text import Text
 from typer import Argument, Option
 
@@ -31,6 +34,10 @@ PANEL = "Start"
 SIZES = (
     "Recipes whose names end with -paper have their source's size, for GPUs. The others are small: most take minutes on two "
     "CPU cores, and --dry-run says how long."
+)
+START = (
+    "Start with `contextwise train gpt2-nano --corpus CORPUS`. `contextwise recipes contextlm` says what each of a document's "
+    "recipes is for, and `contextwise recipes gpt2-nano` prints one, to be changed."
 )
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SHORTEST_ROW = 64
@@ -307,7 +314,7 @@ def recipes(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes that come with the package, or print one to be changed.
+    """List the recipes that come with the package, say what those of a document are for, or print one to be changed.
 
     The verb of a recipe takes its name: contextwise train contextlm-nano
     """
@@ -334,11 +341,28 @@ def recipes(
         for each in found:
             by_verb.setdefault(each.verb, []).append(each)
         for verb, recipes in sorted(by_verb.items(), key=lambda item: len(item[1])):  # the longest list last
-            show(Text(f"\ncontextwise {verb} NAME", "bold"))
-            for each in recipes:
-                show(f"  {each.name}", Padding(each.about, (0, 0, 0, 4), expand=False))
+            show(Text(f"\ncontextwise {verb} NAME", "bold"), *(_described(recipes) if name else [_names(recipes)]))
+        if name is None:
+            show(f"\n{START}")
         if any(each.name.endswith("-paper") for each in found):
             show("\n" + SIZES)
+
+
+def _described(recipes: list["Shipped"]) -> Iterator[RenderableType]:
+    """The name of each recipe, and below it what it is for."""
+    for each in recipes:
+        yield from (f"  {each.name}", Padding(each.about, (0, 0, 0, 4), expand=False))
+
+
+def _names(recipes: list["Shipped"]) -> RenderableType:
+    """A row for each document with the names of its recipes."""
+    names: dict[str, list[str]] = {}
+    for document, _, recipe in (each.name.partition("/") for each in recipes):
+        names.setdefault(document, []).append(recipe)
+    rows = Grid.grid(padding=(0, 1))
+    for document, named in names.items():
+        rows.add_row(f"  {document}/", ", ".join(named))
+    return rows
 
 
 def schema_of(kind: str) -> dict[str, Any]:

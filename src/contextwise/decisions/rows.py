@@ -222,6 +222,8 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
     for needed in ("arm", "seed", *value, *size):
         if needed not in columns:
             present = [column for column in table.column_names if column not in absent]
+            if len(present) == 1 and ";" in present[0]:
+                raise DataError(f"{name} has semicolons between its columns; write commas, and points in its numbers")
             near = did_you_mean(needed, present, " ").strip()
             found = f"it has {listed(sorted(map(str, present)))}"
             how = "; or label the file: ARM:SEED=PATH" if needed in ("arm", "seed") else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from contextwise.base.config import validate
 from contextwise.base.errors import CheckpointError, ConfigError
 from contextwise.base.files import write_sealed_json
-from contextwise.base.machine import describe_environment
+from contextwise.base.machine import describe_environment, has_fast_bf16
 from contextwise.base.runs import RunFolder, differing_settings
 from contextwise.training import checkpoints
 from contextwise.training.identity import changed_input
@@ -73,7 +73,23 @@ def trunk_checkpoint(recipe: Recipe, run: RunFolder) -> Path | None:
     return folder
 
 
-def find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None) -> Path | None:
+def precision_of(recipe: Recipe, run: RunFolder | None, device_type: str) -> str:
+    """``bf16`` or ``fp32``: as the recipe says; ``auto``: as the run was begun, else what is faster on the device."""
+    if recipe.training.precision != "auto":
+        return recipe.training.precision
+    begun = run.environment().get("precision") if run is not None else None
+    return begun or ("bf16" if has_fast_bf16(device_type) else "fp32")
+
+
+def write_environment(run: RunFolder, recipe: Recipe, device_type: str, source: RunFolder | None = None) -> None:
+    """Write where a run begins, and its precision: that of the run whose checkpoint it begins with, if any."""
+    begun = {"precision": precision_of(recipe, source, device_type)}
+    write_sealed_json(run.environment_file, describe_environment() | begun, "the environment")
+
+
+def find_checkpoint(
+    run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trunk: Path | None, device_type: str
+) -> Path | None:
     """Find the newest intact checkpoint, or else the trunk's, and remove the metrics after it.
 
     Recipe and environment of an earlier start that wrote no checkpoint are replaced: its inputs may have been others.
@@ -89,7 +105,7 @@ def find_checkpoint(run: RunFolder, recipe: Recipe, inputs: TrainingInputs, trun
     anew = checkpoint is None or source is not run
     run.renew_recipe(recipe.resolved(), anew)
     if anew:
-        write_sealed_json(run.environment_file, describe_environment(), "the environment")
+        write_environment(run, recipe, device_type, source if checkpoint is not None else None)
     run.rewind_metrics(checkpoints.step_of(checkpoint) if checkpoint is not None else 0, source)
     if not anew:  # what a process that was killed while it pruned has left
         checkpoints.prune_run(run, recipe)

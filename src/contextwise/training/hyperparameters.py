@@ -76,7 +76,8 @@ class TrainingSettings(Settings):
         default="auto", description="auto: a GPU if there is one, else the CPU"
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="auto: bf16 on a GPU, and on a CPU with AVX-512-BF16 or AMX; otherwise fp32"
+        default="auto",
+        description="auto: what is faster where the run begins, bf16 on a GPU and on a CPU with AMX or fast AVX-512-BF16",
     )
     compile: bool = Field(
         default=False, description="torch.compile: on one GPU the whole step (a minute), otherwise the model's blocks"

@@ -24,7 +24,7 @@ from contextwise.base.errors import (
 )
 from contextwise.base.estimates import count
 from contextwise.base.files import atomic_write, remove_leftovers, write_sealed_json
-from contextwise.base.machine import describe_environment, has_fast_bf16, keep_freed_memory, memory
+from contextwise.base.machine import keep_freed_memory, memory
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder
@@ -34,7 +34,7 @@ from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
 from contextwise.training.batches import micro_batch_size
-from contextwise.training.branching import find_checkpoint, trunk_checkpoint
+from contextwise.training.branching import find_checkpoint, precision_of, trunk_checkpoint, write_environment
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
 from contextwise.training.identity import is_sound
@@ -88,7 +88,8 @@ def train(recipe: Recipe) -> RunFolder:
     with interruption.listening(), _run_lock(run, recipe, processes), fast_steps(processes.device.type):
         if run.finished and _in_first_process(processes, lambda: is_sound(run, recipe, inputs.fingerprints)):
             return run
-        checkpoint = _in_first_process(processes, lambda: find_checkpoint(run, recipe, inputs, trunk))
+        device_type = processes.device.type
+        checkpoint = _in_first_process(processes, lambda: find_checkpoint(run, recipe, inputs, trunk, device_type))
         _check_memory(recipe, inputs, processes)
         trainer = build_trainer(recipe, run, inputs, processes)
         if inputs.curve is not None:
@@ -151,7 +152,7 @@ def _run_lock(run: RunFolder, recipe: Recipe, processes: PartialState) -> Iterat
             stack.enter_context(run.locked())
             run.write_recipe(recipe.resolved())
             if not run.environment_file.exists():
-                write_sealed_json(run.environment_file, describe_environment(), "the environment")
+                write_environment(run, recipe, processes.device.type)
             variant = getattr(recipe.model, "variant", None)
             if variant is not None:
                 code = known_code(variant.sha256, variant.file)
@@ -239,7 +240,7 @@ def training_arguments(
         remove_unused_columns=False,
         learning_rate=recipe.learning_rate,
         max_grad_norm=settings.clip,
-        bf16=settings.precision == "bf16" or (settings.precision == "auto" and has_fast_bf16(processes.device.type)),
+        bf16=precision_of(recipe, run, processes.device.type) == "bf16",
         tf32=True if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= 8 else None,
         use_cpu=on_cpu,
         # A micro-batch without a complete chunk leaves ContextLM's predictor unused; the user's code, what it likes.

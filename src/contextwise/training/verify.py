@@ -119,7 +119,8 @@ def _repeated(
     threads = torch.get_num_threads()
     torch.set_num_threads(then.get("threads") or threads)
     try:
-        again = _continued(recipe, inputs, checkpoint, row["step"])
+        precise = recipe.with_training(precision=then.get("precision", recipe.training.precision))
+        again = _continued(precise, inputs, checkpoint, row["step"])
     finally:
         torch.set_num_threads(threads)
     return _compared(f"steps {start + 1} to {row['step']}", row, again, ", ".join(different))

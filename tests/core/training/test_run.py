@@ -27,6 +27,7 @@ from contextwise.training import Recipe, batches, checkpoints, train
 from contextwise.training import run as run_module
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.trainer import PretrainingTrainer
+from contextwise.training.verify import verify_run
 from processes import finish_training, start_training, torchrun, wait_for
 from small import EXACT, recipe_values, write_documents
 from trained import farthest, half_done, same, trained, trained_by_two, write_recipe
@@ -113,13 +114,28 @@ def test_a_mixture_is_validated_on_each_example_once(corpus_folder, tmp_path):
 def test_auto_takes_bf16_where_the_processor_multiplies_it_faster(whole, corpus_folder, tmp_path, monkeypatch):
     """A training in bf16 is another one than in float32; its validation is in float32 too."""
     for fast, precision in ((True, "bf16"), (False, "fp32")):
-        monkeypatch.setattr("contextwise.training.run.has_fast_bf16", lambda device, fast=fast: fast)
+        monkeypatch.setattr("contextwise.training.branching.has_fast_bf16", lambda device, fast=fast: fast)
         run = tmp_path / precision
         trained(recipe_values(corpus_folder, run, precision="auto"))
         summary = RunFolder(run).summary()
         assert summary["precision"] == precision
         assert summary["validation_loss"] == pytest.approx(exported_loss(run, corpus_folder), abs=1e-5)
         assert same(whole, run) is fast
+
+
+def test_a_run_keeps_the_precision_that_it_began_with(corpus_folder, tmp_path, monkeypatch):
+    """Resumed on another machine, it would end with other weights; so would its verification there."""
+
+    def on_a_machine(fast):
+        monkeypatch.setattr("contextwise.training.branching.has_fast_bf16", lambda device: fast)
+
+    on_a_machine(fast=True)
+    values = half_done(corpus_folder, tmp_path / "run", precision="auto")
+    on_a_machine(fast=False)
+    run = trained(values)
+    assert run.environment()["precision"] == run.summary()["precision"] == "bf16"
+    assert all(check.passed for check in verify_run(run.path))
+    assert same(run.path, trained(recipe_values(corpus_folder, tmp_path / "whole", precision="bf16")).path)
 
 
 def test_the_same_command_again_does_nothing(whole, corpus_folder):

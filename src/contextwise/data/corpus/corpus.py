@@ -92,7 +92,8 @@ class Corpus:
                 raise DataError(f"there is no file {path}{misspelt(path)}")
             prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
             raise DataError(
-                f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there{misspelt(path)}"
+                f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there (--corpus PATH)"
+                f"{misspelt(path)}"
             )
         if not stores:
             raise DataError(
