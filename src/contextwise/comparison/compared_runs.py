@@ -45,6 +45,14 @@ def measures_of_loss() -> list[str]:
     return [name for name, each in measures().items() if issubclass(each.result, Evaluation)]
 
 
+def note_on_precisions(precisions: dict[str, set[str]]) -> list[str]:
+    """A note where runs were trained in different precisions, as ``training.precision: auto`` is on other machines."""
+    if len(set().union(*precisions.values())) < 2:
+        return []
+    each = listed([f"{name} in {listed(sorted(of))}" for name, of in precisions.items() if of])
+    return [f"They were trained in different precisions, of which a part of a difference may be: {each}."]
+
+
 def other_tokenizer(pair: str, offer: str = "compare them in bits per byte (`unit` byte)") -> DataError:
     """The refusal of losses per token of two tokenizers."""
     return DataError(f"{pair} have different tokenizers, so their losses per token are not comparable; {offer}")

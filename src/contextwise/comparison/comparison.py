@@ -16,6 +16,7 @@ from contextwise.comparison.compared_runs import (
     evaluate_all,
     groups_of,
     is_single_run,
+    note_on_precisions,
     open_compared,
     other_tokenizer,
 )
@@ -109,6 +110,7 @@ def compare(
     measured = [_group(name, group, rows) for name, group in groups.items()]
     notes += [
         *_note_on_tokens(measured),
+        *note_on_precisions({name: _precisions(group) for name, group in groups.items()}),
         *_note_on_lost_texts(runs),
         *_notes_on_scoring(groups),
         *_notes_on_seeds(groups, differences),
@@ -295,6 +297,10 @@ def _note_on_lost_texts(runs: list[ComparedRun]) -> list[str]:
                 f"tokenizer of {each.evaluation.summary['corpus']['path']} loses some."
             )
     return list(dict.fromkeys(notes))
+
+
+def _precisions(runs: list[ComparedRun]) -> set[str]:
+    return {each.summary["precision"] for each in runs if "precision" in each.summary}
 
 
 def _note_on_tokens(groups: list[Group]) -> list[str]:

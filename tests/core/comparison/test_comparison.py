@@ -205,6 +205,21 @@ def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
     assert f"{note} and contextlm on 20k." in longer.notes
 
 
+def test_runs_of_different_precisions_are_said_to_differ(runs, tmp_path):
+    """``precision: auto`` is another one on another machine."""
+    assert not any("precision" in note for note in compare(runs).notes)
+    other = shutil.copytree(runs[3], tmp_path / "other")
+    write_sealed_json(other / "summary.json", RunFolder(runs[3]).summary() | {"precision": "bf16"}, "the summary")
+    for sources, said in (
+        ([runs[0], other], "gpt2 in fp32 and contextlm in bf16."),
+        ([runs[0], runs[4], other], "contextlm in bf16 and fp32"),
+    ):
+        assert any(
+            note.startswith("They were trained in different precisions") and said in note
+            for note in compare([*map(str, sources)]).notes
+        )
+
+
 def test_different_seeds_are_not_paired(runs):
     comparison = compare([*runs[:2], *runs[4:6]])
     (difference,) = comparison.differences

@@ -26,6 +26,7 @@ from contextwise.base.files import exclusive, read_sealed_json, write_sealed_jso
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
 from contextwise.base.schemas import built
+from contextwise.comparison.compared_runs import note_on_precisions
 from contextwise.comparison.decided import RESULT, Comparison
 from contextwise.comparison.sequential import document_half_width, looks, simultaneous
 from contextwise.comparison.speedup import effective_speedup, trend
@@ -60,6 +61,7 @@ class Trial:
         self._nats: dict[tuple[str, int, int], np.ndarray] = {}
         self._diverged: dict[str, str] = {}  # arm -> its first run whose loss was not finite, in words
         self._seconds: dict[tuple[str, int, int], float] = {}
+        self._precisions: dict[str, set[str]] = {}
         self._tokens_N = np.zeros(0)
         self._remark = ""  # on how the runs were scored
 
@@ -257,7 +259,9 @@ class Trial:
             nats, tokens = total_nats(scored)
             self._remark = self.settings.measure().remark(scored.summary)
             self._nats[length.arm, length.budget, number] = nats[documents.decided]
-            self._seconds[length.arm, length.budget, number] = RunFolder(run.folder).summary()["seconds"]
+            summary = folder.summary()
+            self._seconds[length.arm, length.budget, number] = summary["seconds"]
+            self._precisions.setdefault(length.arm, set()).add(summary["precision"])
             self._tokens_N = tokens[documents.decided]
 
     def _note_divergence(self, arm: str, folder: Path, seed: int, reason: str) -> None:
@@ -347,6 +351,7 @@ class Trial:
                     f"{LOWER_RATE}"
                     for found in self._diverged.values()
                 ),
+                *note_on_precisions(self._precisions),
                 *doubtful_rates(self.chosen_rates, settings.margin),
             ],
             path=self.path.absolute(),
