@@ -113,7 +113,11 @@ def test_the_verb_lists_and_prints(contextwise):
     )
     names = [each.name for each in shipped_recipes()]
     assert not [each.name for each in shipped_recipes() if each.about.endswith((" al", "(Eq", "."))]  # whole sentences
-    assert set(names) <= set(contextwise.words("recipes").split()) and max(map(len, names)) > 40  # none is cut in two
+    every = contextwise("recipes")[1]
+    assert len(every.splitlines()) < 50  # one screen
+    assert {name.split("/")[1] for name in names} <= set(every.replace(",", " ").split())  # none is cut in two
+    described = contextwise.words(f"recipes {max(names, key=len).split('/')[0]}").split()
+    assert max(names, key=len) in described and max(map(len, names)) > 40
     shipped = recipe_path("contextlm-nano").read_text()
     assert "-paper have their source's size" in contextwise.words("recipes")
     assert contextwise("recipes contextlm-nano") == (0, shipped, "")

@@ -163,8 +163,8 @@ def _optimal_contexts(data: SweepData) -> list[Part]:
     caption = page.markup(
         "Points: the best context at each budget; a triangle if it is the longest (upwards) or the shortest that was tried, so "
         "that the true optimum may be beyond; hollow if the sweep does not show which context is best. No point: a context "
-        'beside it was not measured there. Lines: the most common of the points in a window (<span id="window">{window}</span>)'
-        ". Lines that share a context are drawn a little apart.",
+        "beside it was not measured there. Lines: at each budget, the context that is best most often in a window around it "
+        '(<span id="window">{window}</span>). Lines that share a context are drawn a little apart.',
         window=window_words(data.landscapes[0]),
     )
     label = "Optimal training context against the budget, a line for each model size"

@@ -61,6 +61,14 @@ def test_an_estimate_is_written_with_its_interval():
     assert f"{Estimate(12_345_678.0)}" == "1.235e+07"
     assert f"{BETTER.scaled(100):.0f}" == "−50 [−75, −25]"
     assert [written(None), count(8_190_000), duration(150), number(12.3456)] == ["–", "8.19M", "2.5 min", "12.346"]
+    assert [*map(duration, (0, 0.004, 0.31, 9.94, 9.96, 119))] == [
+        "0 s",
+        "< 0.01 s",
+        "0.31 s",
+        "9.9 s",
+        "10 s",
+        "119 s",
+    ]
     counts = {950: "950", 1234: "1.23k", 999_499: "999k", 999_500: "1M", 124_439_808: "124M", 3e11: "300B"}
     assert [count(number) for number in counts] == list(counts.values())
 

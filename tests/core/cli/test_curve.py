@@ -65,12 +65,12 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
         measures_table({"measures": measures | {"effective_context": reach | {"value": value}}}).rows[1]
         for value in (None, 41.2)
     ]
-    assert rows[0] == ["effective context", "> 496", "–", "doubling 496 may gain ≥ 0.01"]
-    assert rows[1] == ["effective context", "41", "–", "a doubling is worth < 0.01"]
+    assert rows[0] == ["effective context", "> 496", "–", "from 496 a doubling may gain ≥ 0.01"]
+    assert rows[1] == ["effective context", "41", "–", "from there a doubling gains < 0.01"]
     bins = [loss | {"loss": 3.5, "visible_from": 1, "visible_to": 1}, loss | {"loss": 2.5}]
     beyond = reach | {"value": None, "method": "t", "documents": 25}  # the whole interval
     table = measures_table({"measures": measures | {"effective_context": beyond}})
-    assert table.rows[1] == ["effective context", "> 496", "> 496", "doubling 496 gains ≥ 0.01"]
+    assert table.rows[1] == ["effective context", "> 496", "> 496", "from 496 a doubling gains ≥ 0.01"]
     summary = {"model": "runs/a", "bins": bins, "measures": measures | {"effective_context": beyond}}
     answer = (
         "a: 3.50 nats per token with 1 visible token, 2.50 with 9; effective context > 496: twice that still gains 0.01"

@@ -141,6 +141,12 @@ def test_every_form_of_rows_gives_the_same_answer(tmp_path, form):
         assert values == pytest.approx([look.fixed.value for look in expected], abs=1e-9)
 
 
+def test_a_table_of_another_locale_is_told_what_to_write(tmp_path):
+    (tmp_path / "runs.csv").write_text("arm;seed;loss\na;0;1,25\n")
+    with pytest.raises(DataError, match="has semicolons between its columns; write commas, and points in its numbers"):
+        decide(tmp_path / "runs.csv")
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_the_names_of_files_give_arm_and_seed_in_every_form(tmp_path, form):
     frame = simulated({"a": 0.0, "b": -0.05}, 3)

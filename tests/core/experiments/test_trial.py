@@ -883,11 +883,11 @@ def test_runs_of_a_trial_have_no_validation_loss_of_their_own(finished):
 
 @pytest.mark.parametrize("shared", [None, False])
 def test_arms_start_alike_unless_the_shared_recipe_says_otherwise(corpus_folder, tmp_path, shared):
-    own = {"gpt2": None, "alike": ["training.paired_initialization=true"]}
     given = {} if shared is None else {"paired_initialization": shared}
     recipe = RECIPE | {"training": RECIPE["training"] | given}
+    own = {"gpt2": None, "alike": ["training.paired_initialization=true"], "own": {"recipe": RECIPE}}
     recipes = Arms(three(corpus_folder, tmp_path / "trial", arms=own, recipe=recipe)).recipes
-    assert [each.training.paired_initialization for each in recipes.values()] == [shared is None, True]
+    assert [each.training.paired_initialization for each in recipes.values()] == [shared is None, True, shared is None]
 
 
 @pytest.mark.parametrize(("tokens", "budgets"), [("131k", [131_000]), (["2M", 1e6], [1_000_000, 2_000_000])])

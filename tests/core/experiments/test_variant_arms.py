@@ -313,9 +313,11 @@ def test_shared_tensors_start_alike_and_own_ones_as_the_code_sets_them(corpus_fo
     assert start[LATENT]["part.dynamics.3.weight"].abs().max() > 0
 
 
-def test_a_variant_that_imports_a_file_beside_it_is_refused(corpus_folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("helper", ["helper_of_mine.py", "helper_of_mine/__init__.py", "helper_of_mine/scales.py"])
+def test_a_variant_that_imports_what_lies_beside_it_is_refused(corpus_folder, tmp_path, monkeypatch, helper):
     """Python finds it where the current folder is on the path, and a change of it would be no other run."""
-    (tmp_path / "helper_of_mine.py").write_text("SCALE = 2\n")
+    (tmp_path / helper).parent.mkdir(exist_ok=True)
+    (tmp_path / helper).write_text("SCALE = 2\n")
     (tmp_path / "idea.py").write_text(
         "import json\n\n\ndef idea(model):\n    from helper_of_mine import SCALE\n    return model\n"
     )
@@ -325,7 +327,7 @@ def test_a_variant_that_imports_a_file_beside_it_is_refused(corpus_folder, tmp_p
     monkeypatch.syspath_prepend(tmp_path)
     recipe(corpus_folder, tmp_path, f"{tmp_path / 'typed.py'}:typed")
     with pytest.raises(
-        ConfigError, match="imports helper_of_mine, a file beside it, whose changes would not be noticed"
+        ConfigError, match="imports helper_of_mine, which lies beside it, and whose changes would not be noticed"
     ):
         recipe(corpus_folder, tmp_path, f"{tmp_path / 'idea.py'}:idea")
 

@@ -91,7 +91,8 @@ class Arms:
             recipe = None if settings.recipe is None else _with_length(settings.recipe)
             whole = self.settings.recipe if settings.recipe is None else settings.recipe
             training = whole.get("training") or {}
-            further = [] if "paired_initialization" in training else ["training.paired_initialization=true"]
+            shared = (self.settings.recipe.get("training") or {}).get("paired_initialization", True)
+            further = [] if "paired_initialization" in training else [f"training.paired_initialization={shared}"]
             own_validation = any(setting.startswith("training.evaluate_every=") for setting in settings.settings)
             if not own_validation and not training.get("evaluate_every"):
                 further.append("training.evaluation_tokens=0")  # the trial scores whole documents itself

@@ -58,7 +58,7 @@ def read_code(file: str | Path) -> bytes:
 def check_name(code: bytes, file: str, name: str) -> None:
     """Raise a ConfigError for a name that occurs nowhere in a file's code, without running it, which takes torch.
 
-    The same for an import of a file beside it, which belongs to no identity of a run.
+    The same for an import of a file or folder beside it, which belongs to no identity of a run.
     """
     try:
         tree = ast.parse(code)
@@ -71,10 +71,11 @@ def check_name(code: bytes, file: str, name: str) -> None:
     ]
     for module in {getattr(node, "module", None) or alias.name for node in imports for alias in node.names}:
         found = PathFinder.find_spec(module.partition(".")[0])
-        if found is not None and Path(found.origin or "") == expanded(file).absolute().with_name(f"{found.name}.py"):
+        sources = [] if found is None else found.submodule_search_locations or [found.origin or ""]
+        if found is not None and expanded(file).absolute().parent in [Path(each).parent for each in sources]:
             raise ConfigError(
-                f"the variant's file {file} imports {found.name}, a file beside it, whose changes would not be noticed; put "
-                "its code into the file, or into an installed package"
+                f"the variant's file {file} imports {found.name}, which lies beside it, and whose changes would not be "
+                "noticed; put its code into the file, or into an installed package"
             )
     made_otherwise = r"import\s*\*|globals\(|locals\(|exec\(|__getattr__|__dict__"
     if not re.search(rf"\b{name}\b|{made_otherwise}", code.decode(errors="replace")):

@@ -289,9 +289,11 @@ def measures_table(summary: dict[str, Any], title: str = "") -> Table:
     rows: list[list[Any]] = [["lowest bin", *loss(best), f"at {_limits(best)} visible"]]
     if tenth is not None:
         rows.append(["best-context loss", *loss(tenth), f"mean of {_limits(tenth)}"])
-    last, worth = effective["measured_to"], f"a doubling is worth < {effective['worth']:g}"
+    last, worth = effective["measured_to"], f"from there a doubling gains < {effective['worth']:g}"
     if effective["value"] is None and last is not None:
-        worth = f"doubling {last:,.0f} {'gains' if _is_beyond(effective) else 'may gain'} ≥ {effective['worth']:g}"
+        worth = (
+            f"from {last:,.0f} a doubling {'gains' if _is_beyond(effective) else 'may gain'} ≥ {effective['worth']:g}"
+        )
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:
         rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
