@@ -179,6 +179,10 @@ def _read(path: Path) -> pa.Table:
         if kind in TABLES:
             import pyarrow.csv
 
+            with path.open("rb") as file:
+                first = file.readline()
+            if kind == ".csv" and b";" in first and b"," not in first:
+                raise DataError(f"{path} has semicolons between its columns; write commas, and points in its numbers")
             split = pyarrow.csv.ParseOptions(delimiter="\t" if ".tsv" in kind else ",")
             return pyarrow.csv.read_csv(
                 path,
@@ -222,8 +226,6 @@ def _checked(table: pa.Table, name: str, label: RunLabel = NO_LABEL) -> pa.Table
     for needed in ("arm", "seed", *value, *size):
         if needed not in columns:
             present = [column for column in table.column_names if column not in absent]
-            if len(present) == 1 and ";" in present[0]:
-                raise DataError(f"{name} has semicolons between its columns; write commas, and points in its numbers")
             near = did_you_mean(needed, present, " ").strip()
             found = f"it has {listed(sorted(map(str, present)))}"
             how = "; or label the file: ARM:SEED=PATH" if needed in ("arm", "seed") else ""
