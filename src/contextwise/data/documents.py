@@ -25,9 +25,9 @@ BATCH_BYTES = 4_000_000
 BATCH_DOCUMENTS = 4096
 SPLITS = ("train", "validation", "test")
 ENOUGH_HELD_OUT = 30
-"""Documents that are held out by default where there are enough: intervals over them are nearly as sure as they look."""
+"""Documents that are held out by default where there are enough: a 95% interval over 30 covers nearly 95%."""
 COUNTED = 1000
-"""Of this many documents the default share holds out 30 or more in 999 of 1000 cases; so no more need to be counted."""
+"""Documents are counted up to this many, of which the default share holds out 30 or more with a probability of 0.999."""
 _NAMED = re.compile(r"([^=/.:*?~]*)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z]\w*")  # as Hugging Face datasets requires
 _RESERVED = ("tokenizer", "parts", "encoded")  # other folders of a corpus
@@ -93,8 +93,7 @@ class SplitFractions:
     def with_enough(self, digests: Iterable[bytes]) -> "SplitFractions":
         """The shares with a validation share that holds out 30 of these documents, or a fifth where they are fewer.
 
-        A larger share that is there already stays, and so do documents that it holds out: a document is held out below a
-        position, which only rises.
+        A share that holds out enough is kept. A larger one holds out the same documents, and more.
         """
         positions = sorted(map(_position, set(digests)))
         wanted = min(ENOUGH_HELD_OUT, len(positions) // 5)
@@ -181,7 +180,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield the documents among ``records``, at most ``limit``; count the others in ``skipped``.
 
-    A bad record is a :class:`DataError`, unless `skip_bad`.
+    A bad record is a :class:`DataError`, unless ``skip_bad`` is set.
     """
     count = 0
     for record in records:

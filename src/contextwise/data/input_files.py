@@ -57,7 +57,7 @@ def damaged(path: Path, error: Exception) -> DataError:
 @contextlib.contextmanager
 def unpacked(raw: BinaryIO, path: Path) -> Iterator[BinaryIO]:
     """Yield the content of an open file, decompressed if its name ends in ``.gz``."""
-    if path.suffix != ".gz":
+    if path.suffix.lower() != ".gz":
         yield raw
         return
     with gzip.GzipFile(fileobj=raw) as file:
@@ -178,7 +178,7 @@ def text_and_others(content: bytes, text_field: str) -> tuple[str, dict[str, Any
 
 
 def listed_fields(values: Mapping[str, Sequence[Any]]) -> str:
-    """The names of fields for a message, those that hold the most text first, of which some values are given."""
+    """The names of fields for a message, those with the most text in the given sample of values first."""
     lengths = {name: sum(len(value) for value in some if isinstance(value, str)) for name, some in values.items()}
     names = [repr(name) for name in sorted(values, key=lambda name: -lengths[name])]
     return ", ".join([*names[:12], *(["…"] if len(names) > 12 else [])]) or "none"

@@ -160,12 +160,49 @@ def test_bad_rows_of_a_table_say_where_and_the_others_are_read(tmp_path: Path) -
     short, broken = (record for record in records if isinstance(record, BadRecord))
     assert short == BadRecord(f"{path} row 3", "the row has 1 cells, but there are 2 columns")
     assert broken.where == f"{path} row 4" and broken.why.startswith("the row is not CSV")
-    path.write_bytes(b"text\n\xff\n")
-    (bad,) = read(path)
-    assert isinstance(bad, BadRecord) and bad.why.startswith("the file is not UTF-8 text")
-    path.write_bytes(b"")
-    with pytest.raises(DataError, match="its columns are none"):
+    rows = [f"text {number},{number}\n".encode() for number in range(3000)]
+    rows[2000] = b"f\xfcnf,5\n"  # in Latin-1
+    path.write_bytes(b"text,n\n" + b"".join(rows))
+    records = read(path)
+    assert len(records) == 3000
+    assert [record for record in records if isinstance(record, BadRecord)] == [
+        BadRecord(f"{path} row 2,002", "the row is not UTF-8 text")
+    ]
+    path.write_bytes("text,n\na,1\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text \(in its first row\); convert it, as with iconv"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ('n\ttext\n1\t"quoted\nin two lines"\n2\tplain\n', ["quoted\nin two lines", "plain"]),
+        ('n\ttext\n1\t"with a\ttab, ""she"" said"\n2\tplain\n', ['with a\ttab, "she" said', "plain"]),
+        ('text\n"one cell\na row"\nplain\n', ["one cell\na row", "plain"]),
+        ('n\ttext\n1\t"Yes", she said\n2\tplain\n', ['"Yes", she said', "plain"]),
+        ('n\ttext\n1\t"Yes, she\n2\tsaid\n3\tand left"\n', ['"Yes, she', "said", 'and left"']),
+    ],
+)
+def test_quotes_of_a_tsv_are_around_cells_or_in_texts(tmp_path: Path, content: str, texts: list[str]) -> None:
+    """Spreadsheets and pandas quote cells; other programs write texts as they are, of which some begin with a quote."""
+    (tmp_path / "A.TSV").write_text(content)
+    assert [record.text for record in read(tmp_path / "A.TSV") if isinstance(record, Document)] == texts
+
+
+def test_texts_beside_a_table_are_said_not_to_be_read(tmp_path: Path, capsys) -> None:
+    (tmp_path / "index.csv").write_text("text\nin the table\n")
+    for name in ("one.txt", "two.txt"):
+        (tmp_path / name).write_text("beside it")
+    assert [record.text for record in read(tmp_path)] == ["in the table"]
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the tables are read (index.csv), and not the 2 other files" in said
+
+
+def test_suffixes_are_read_in_any_case(tmp_path: Path) -> None:
+    (tmp_path / "B.JSONL.GZ").write_bytes(gzip.compress(b'{"text": "packed"}\n'))
+    assert read(tmp_path / "B.JSONL.GZ") == [Document("packed", {})]
+    with pytest.raises(DataError, match=r"there is no file or folder .*NOTES\.TXT"):
+        read(tmp_path / "NOTES.TXT")
 
 
 def test_a_long_text_is_cut_at_its_blank_lines(tmp_path: Path) -> None:
@@ -380,8 +417,8 @@ def test_folders_that_are_no_texts_are_refused(tmp_path: Path, files: dict[str, 
 
 
 def test_empty_columns_of_a_spreadsheet_are_no_columns(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,,\na,,\n")
-    assert [record.text for record in read(tmp_path / "a.csv")] == ["a"]
+    (tmp_path / "a.csv").write_text("text,,\na,,\nb,1,2\n")
+    assert read(tmp_path / "a.csv") == [Document("a", {}), Document("b", {})]
 
 
 def test_the_embedded_corpus_has_only_modules_of_the_library() -> None:

@@ -13,8 +13,10 @@ from typing import Any
 
 from contextwise.base import plugins
 from contextwise.base.errors import DataError, misspelt
+from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_digest, content_key
+from contextwise.base.progress import say_once
 from contextwise.data.input_files import UNREAD, readable
 from contextwise.data.sources.files import NOT_TEXT, Csv, FileSource, JsonLines, TextFiles
 from contextwise.data.sources.source import BadRecord, Document, Record, Source
@@ -65,14 +67,14 @@ def open_source(name: str | Path, limit: int | None = None) -> Source:
 
 def is_file_name(path: Path) -> bool:
     """Whether a name has the suffix of a file of texts."""
-    return _kind_of(path) is not TextFiles or path.suffix in _FILE_SUFFIXES
+    return _kind_of(path) is not TextFiles or path.suffix.lower() in _FILE_SUFFIXES
 
 
 def source_digest(name: str) -> str:
     """SHA-256, hexadecimal, of what :func:`open_source` would read: the names and bytes of files.
 
-    What reads no files counts by its name and the version of Python, a dataset on the Hub and a file that does not exist by its
-    name.
+    A source without files is identified by its name and the version of Python; a dataset on the Hub and a missing file by the
+    name alone.
     """
     kind, rest = _offered(name)
     if kind is not None and kind.wraps:
@@ -160,6 +162,11 @@ def _open_folder(folder: Path) -> Source:
     _refuse_outputs(folder, {path.name for path in children})
     tables = [path for path in children if _kind_of(path) is not TextFiles]
     if tables:
+        if others := len(children) - len(tables):
+            say_once(
+                f"note: of {folder} the tables are read ({tables[0].name}{', …' * (len(tables) > 1)}), and not the "
+                f"{counted(others, 'other file')}, which '{folder}/*.txt' would name"
+            )
         return _open_files(name, tables, folder)
     files = []
     for place, folders, names in os.walk(folder, onerror=_refuse):

@@ -2,6 +2,7 @@
 
 import abc
 import codecs
+import contextlib
 import csv
 import io
 import itertools
@@ -133,46 +134,80 @@ class JsonLines(FileSource):
 
 
 class Csv(FileSource):
-    """Tables in CSV (also with semicolons) or TSV, in UTF-8, whose first row names the columns; ``.gz`` is unpacked."""
+    """Tables in CSV (also with semicolons) or TSV, in UTF-8, whose first row names the columns; ``.gz`` is unpacked.
+
+    A TSV may have its quotes around cells, as spreadsheets and pandas write it, or in texts alone (:func:`_quotes_cells`).
+    """
 
     kind = "csv"
     suffixes = (".csv", ".tsv")
 
     def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         csv.field_size_limit(LONGEST_LINE)
-        with path.open("rb") as raw, unpacked(raw, path) as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-            number = 1
+        tabs = ".tsv" in path.name.lower()
+        quoting: Any = csv.QUOTE_MINIMAL if not tabs or _quotes_cells(path) else csv.QUOTE_NONE
+        with _lines(path) as lines:
+            first = next(lines, "")
+            delimiter = "\t" if tabs else ";" if ";" in first and "," not in first else ","
+            rows = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True, quoting=quoting)
             try:
-                first = lines.readline()
-                delimiter = "\t" if ".tsv" in path.suffixes else ";" if ";" in first and "," not in first else ","
-                rows = csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
+                names = next(rows, [])
+            except csv.Error as error:
+                raise DataError(f"the first row of {path}, which names its columns, is not CSV ({error})") from None
+            if _NOT_UTF8.search("".join(names)):
+                raise DataError(f"{path} is not UTF-8 text (in its first row); convert it, as with iconv")
+            # Spreadsheets write empty columns, without names, beside a table.
+            check_columns(str(path), list(filter(None, names)), text_field, dict.fromkeys(names, ()))
+            for number in itertools.count(2):
+                where = f"{path} row {number:,}"
                 try:
-                    names = next(rows, [])
+                    row = next(rows, None)
                 except csv.Error as error:
-                    raise DataError(f"the first row of {path}, which names its columns, is not CSV ({error})") from None
-                # Spreadsheets write empty columns, without names, beside a table.
-                check_columns(str(path), list(filter(None, names)), text_field, dict.fromkeys(names, ()))
-                while True:
-                    number += 1
-                    where = f"{path} row {number:,}"
-                    try:
-                        row = next(rows, None)
-                    except csv.Error as error:
-                        yield BadRecord(where, f"the row is not CSV ({error})")
-                        continue
-                    if row is None:
-                        return
-                    if row:
-                        yield _row_record(names, row, text_field, where)
-            except UnicodeDecodeError:
-                yield BadRecord(str(path), f"the file is not UTF-8 text (at row {number:,})")
+                    yield BadRecord(where, f"the row is not CSV ({error})")
+                    continue
+                if row is None:
+                    return
+                if row:
+                    yield _row_record(names, row, text_field, where)
+
+
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
+"""Characters in place of bytes that are not UTF-8."""
+
+
+@contextlib.contextmanager
+def _lines(path: Path) -> Iterator[Iterator[str]]:
+    """Iterate over the lines of a table; bytes that are not UTF-8 are :data:`_NOT_UTF8`."""
+    with path.open("rb") as raw, unpacked(raw, path) as file:
+        yield iter(io.TextIOWrapper(file, encoding="utf-8-sig", newline="", errors="surrogateescape"))
+
+
+def _quotes_cells(path: Path) -> bool:
+    """Whether the quotes of a TSV are around cells, so that these may hold line breaks and tabs, or belong to its texts.
+
+    They belong to the texts if the table is not valid with quoted cells, or if cells of it would hold line breaks although
+    each of its lines has a cell for each column.
+    """
+    with _lines(path) as lines:
+        rows, number = csv.reader(lines, delimiter="\t", strict=True), 0
+        try:
+            columns = len(next(rows, []))
+            number = 1 + sum(1 for _ in rows)
+        except csv.Error:
+            return False
+        if rows.line_num == number or columns == 1:
+            return True
+    with _lines(path) as lines:
+        plain = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return any(len(row) not in (0, columns) for row in plain)
 
 
 def _row_record(names: Sequence[str], row: Sequence[str], text_field: str, where: str) -> Record:
+    if _NOT_UTF8.search("".join(row)):
+        return BadRecord(where, "the row is not UTF-8 text")
     if len(row) != len(names):
         return BadRecord(where, f"the row has {len(row)} cells, but there are {len(names)} columns")
-    values = dict(zip(names, row, strict=True))
+    values = {name: cell for name, cell in zip(names, row, strict=True) if name}
     return as_record(values.pop(text_field), values, where, f"the column {text_field!r}")
 
 
