@@ -22,7 +22,8 @@ import pytest
 import torch
 import yaml
 from accelerate import dispatch_model
-from transformers import LlamaConfig, LlamaForCausalLM
+from torch import nn
+from transformers import GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import contextwise
 from contextwise.base.errors import CheckpointError, ConfigError, ContextwiseError, DataError
@@ -410,6 +411,53 @@ def test_a_loaded_model_whose_forward_was_replaced_is_measured_as_any_other(corp
     model.model.register_forward_hook(partial(lambda lock, *given: None, threading.Lock()))
     assert contextwise.curve(model, corpus_folder, out=tmp_path / "b", **settings).bins == expected
     assert all(module.training for module in model.modules())
+
+
+class Unscaled(nn.LayerNorm):
+    """A norm of the caller's, with the parameters of the one that it replaces."""
+
+
+def _replaced_norm(model: GPT2LMHeadModel) -> None:
+    model.transformer.ln_f.__class__ = Unscaled
+
+
+def _replaced_activation(model: GPT2LMHeadModel) -> None:
+    model.transformer.h[0].mlp.act = nn.ReLU()
+
+
+def _replaced_function(model: GPT2LMHeadModel) -> None:
+    model.transformer.h[0].mlp.act = nn.functional.relu
+
+
+def _both_directions(model: GPT2LMHeadModel) -> None:
+    model.transformer.h[0].attn.is_causal = False
+
+
+@pytest.mark.parametrize("change", [_replaced_norm, _replaced_activation, _replaced_function, _both_directions])
+def test_a_loaded_model_that_the_caller_has_changed_is_measured_again(change):
+    """Its weights and its configuration are those of before."""
+    model = small_gpt2()
+    before = Subject(model).digest
+    assert Subject(copy.deepcopy(model)).digest == Subject(model.train()).digest == before
+    if change is _replaced_function:
+        del model.transformer.h[0].mlp.act
+    change(model)
+    assert Subject(model).digest != before
+
+
+def test_rotary_frequencies_are_a_part_of_a_loaded_model_unless_its_inputs_set_them():
+    ids = torch.arange(60)[None] % 97
+    stock = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval()
+    before = Subject(stock).digest
+    stock.model.rotary_emb.inv_freq.mul_(0.5)
+    assert Subject(stock).digest != before
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    follows = LlamaForCausalLM(
+        LlamaConfig(**SHAPE | {"max_position_embeddings": 16, "rope_parameters": scaling})
+    ).eval()
+    before = Subject(follows).digest
+    follows(ids)
+    assert Subject(follows).digest == before
 
 
 def test_loaded_models_and_names_are_taken(results, corpus_folder, tmp_path):

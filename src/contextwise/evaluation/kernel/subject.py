@@ -4,6 +4,7 @@ import contextlib
 import copy
 import glob
 import hashlib
+import inspect
 import json
 import re
 import shutil
@@ -323,7 +324,7 @@ class Subject:
         return self.run.summary()["corpus"]["fingerprint"] == fingerprint
 
     def seen(self, corpus: "Corpus") -> str:
-        """What is to be noted of documents that the run was trained on; empty if none of a corpus are known to be."""
+        """A note if the run is known to have been trained on documents of the corpus; else empty."""
         from contextwise.data import Corpus
         from contextwise.data.near_copies import MOST_COMPARED, copied_documents
 
@@ -335,7 +336,7 @@ class Subject:
         if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
             return TRAINED_ON
         copied: Collection[int] = ()
-        if not same:  # of the splits of one corpus prepare has told
+        if not same:  # about the splits of one corpus `prepare` has warned already
             with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
                 trained = Corpus.open(read["path"], split)
                 known = trained.fingerprint == read["fingerprint"]
@@ -392,7 +393,7 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
     added = [[token, repr(about)] for token, about in sorted(tokenizer.backend.get_added_tokens_decoder().items())]
     tokens = {"tokenizer": model_tokenizer_hash(model), "added": added, "end_of_text": tokenizer.end_of_text}
     key = content_key(text=text, split=split, **tokens)
-    name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or place.parent.name or "texts"
+    name = re.sub(r"[^\w-]+", "", place.name.split(".")[0]) or re.sub(r"[^\w-]+", "", place.parent.name) or "texts"
     out = Path("corpora") / f"{name}-{key[:8]}"
     if not is_corpus(out):
         try:
@@ -434,26 +435,46 @@ def positions(config: Any) -> int | None:
 def _digest_of_loaded(subject: Subject) -> str:
     import torch
 
+    from contextwise.models.rope import follows_length
+
     model = subject.model
     digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
-    for name, tensor in model.state_dict().items():
+
+    def add(name: str, tensor: torch.Tensor) -> None:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+
+    for name, tensor in model.state_dict().items():
+        add(name, tensor)
     tokenizer = subject._given_tokenizer
     backend = getattr(tokenizer, "backend_tokenizer", None)
     digest.update((backend.to_str() if backend is not None else repr(tokenizer)).encode())
     for name, module in model.named_modules():
         # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
-        numbers = ((key, value) for key, value in vars(module).items() if type(value) in (int, float))
-        set_here = {key: value for key, value in numbers if not key.startswith("_") and "cached" not in key}
-        digest.update(f"{name} {sorted(set_here.items())}".encode())
+        numbers = ((key, value) for key, value in vars(module).items() if type(value) in (bool, int, float))
+        left_out = ("training", "gradient_checkpointing")
+        set_here = {
+            key: value
+            for key, value in numbers
+            if not key.startswith("_") and "cached" not in key and key not in left_out
+        }
+        functions = {key: value.__qualname__ for key, value in vars(module).items() if inspect.isroutine(value)}
+        kind = f"{type(module).__module__}.{type(module).__qualname__}"
+        digest.update(f"{name} {kind} {sorted(set_here.items())} {sorted(functions.items())}".encode())
+        if hasattr(module, "rope_type") and follows_length(module):
+            continue  # its frequencies are those of the last input
+        for key in sorted(module._non_persistent_buffers_set):
+            if (buffer := getattr(module, key)) is not None:
+                add(f"{name}.{key}", buffer)
     if any(map(_has_code_of_caller, model.modules())):
         digest.update(uuid.uuid4().bytes)  # what the code does is unknown: no result of this model is found again
     return digest.hexdigest()
 
 
 def _has_code_of_caller(module: Any) -> bool:
-    """Whether a hook or another ``forward`` takes part in a module's outputs that no library has put there."""
-    given = [*module._forward_hooks.values(), *module._forward_pre_hooks.values(), vars(module).get("forward")]
+    """Whether a class, a hook or a function takes part in a module's outputs that is of no library."""
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    functions = [value for value in vars(module).values() if inspect.isroutine(value)]
     libraries = ("torch.", "transformers.", "accelerate.", "peft.", "contextwise")
-    return any(each is not None and not str(getattr(each, "__module__", "")).startswith(libraries) for each in given)
+    given = [type(module), *hooks, *functions]
+    return any(not str(getattr(each, "__module__", "")).startswith(libraries) for each in given)

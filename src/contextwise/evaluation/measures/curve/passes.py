@@ -173,6 +173,6 @@ def whole_windows(corpus: Documents, context: int, limit: int | None = None) -> 
 
 
 def last_tenth(context: int, trained: int | None) -> tuple[int, int]:
-    """Limits of the last 10% of the training context, in visible tokens; of the window if that is shorter or alone."""
+    """Limits of the last 10% of the training context, in visible tokens; of the window if that is shorter."""
     high = min(context, trained or context)
     return high - last_tenth_length(high) + 1, high
