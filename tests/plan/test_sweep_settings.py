@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
+from contextwise.experiments.trial.settings import TrialSettings
 from contextwise.models.sizes import OUR_SIZES, adamw_rate
 from contextwise_papers.item import RECIPES
 from contextwise_plan.sweeps.recipe import SweepRecipe, load_sweep, run_id
@@ -138,6 +139,20 @@ def test_base_may_be_a_recipe_file_whose_length_the_grid_replaces(tmp_path):
     wanted = load_sweep(tmp_path / "sweep.yaml")
     assert wanted.name == "sweep" and wanted.folder == Path("sweeps/sweep")
     assert {(recipe.total_steps, recipe.seed) for recipe in wanted.recipes().values()} == {(10, 3)}
+    other = tmp_path / "other.yaml"
+    other.write_text(yaml.safe_dump(recipe | {"seed": 4}))
+    wanted = load_sweep(tmp_path / "sweep.yaml", [f"base={other}", "base.training.weight_decay=0.5"])
+    found = {(recipe.seed, recipe.training.weight_decay) for recipe in wanted.recipes().values()}
+    assert found == {(4, 0.5)}
+
+
+def test_a_corpus_in_the_home_folder_is_the_same_in_the_settings_that_are_written(monkeypatch):
+    """Its path was taken for that of a folder called ``~``."""
+    monkeypatch.setenv("HOME", "/home/of/a/user")
+    wanted, place = sweep(base=with_base("data", corpus="~/texts")), "/home/of/a/user/texts"
+    assert wanted.resolved()["base"]["data"]["corpus"] == place
+    assert {run.recipe().data.corpus for run in grid_runs(wanted)} == {place}
+    assert TrialSettings(name="t", corpus="~/texts", arms={"gpt2": {}, "pm": {}}, recipe={}).corpus == place
 
 
 def test_the_resolved_sweep_is_a_sweep_file_of_the_same_runs(tmp_path):

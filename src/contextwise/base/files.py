@@ -17,7 +17,9 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+from pydantic import AfterValidator
 
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, one_line
 from contextwise.base.hashes import sealed, unsealed
@@ -94,6 +96,10 @@ def expanded(path: str | Path) -> Path:
             f"{path} begins with ~, but there is no such home folder; give the whole path, or begin it with ./~ if a file is "
             "called so"
         ) from None
+
+
+ExpandedPath = Annotated[str, AfterValidator(lambda path: str(expanded(path)) if path.startswith("~") else path)]
+"""A setting: a path that may begin with the ``~`` of a home folder."""
 
 
 def still_at(given: Path, place: Path) -> Path:

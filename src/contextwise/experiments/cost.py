@@ -10,6 +10,7 @@ from contextwise.base.errors import ConfigError
 from contextwise.base.progress import console, progress_bar
 from contextwise.experiments.executors import ExecutorSettings
 from contextwise.models.building import parameter_count, training_memory
+from contextwise.training.batches import tokens_per_pass
 from contextwise.training.inputs import TrainingInputs, mean_targets
 from contextwise.training.model import run_flops
 from contextwise.training.parameters import Upstream
@@ -51,7 +52,7 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
     """
     context, data, model = recipe.data.context, recipe.data, recipe.model
     targets: float = context
-    if recipe.objective.name == "sentence" and upstream is not None:
+    if recipe.objective.reads_sentences and upstream is not None:
         config, lengths = upstream.config_of(recipe), (context, 0)  # at most: sentences are shorter
     elif isinstance(data, CorpusData) and not Path(data.corpus).exists():
         if getattr(model, "vocab_size", None) is None and vocab_size is None:
@@ -65,7 +66,8 @@ def cost_of(recipe: Recipe, vocab_size: int | None = None, upstream: Upstream | 
         config, lengths, targets = inputs.config, inputs.lengths, mean_targets(inputs.stream)
     stages, per_target = run_flops(recipe, config, lengths)
     flops = sum(examples * each for examples, each in stages)
-    positions = min(recipe.tokens_per_step, recipe.training.micro_batch_tokens or recipe.tokens_per_step)
+    on_gpu = recipe.training.device == "cuda" or (recipe.training.device == "auto" and torch.cuda.is_available())
+    positions = min(recipe.tokens_per_step, tokens_per_pass(recipe, "cuda" if on_gpu else "cpu"))
     state_bytes, activation_bytes = training_memory(config, positions)
     return RunCost(
         name=recipe.name,
@@ -128,7 +130,7 @@ def _step(name: str, recipe: Recipe) -> float:
 
     total = 0.0
     for examples, context in recipe.windows:
-        # Timed is the last stage of a recipe, so each stage becomes a recipe of its own.
+        # A dry run times the last stage alone, so each stage is made a recipe of its own.
         data = {"context": context, "context_stages": {}} if len(recipe.windows) > 1 else {}
         seconds = dry_run(
             recipe.model_copy(update={"data": recipe.data.model_copy(update=data)}), saves=False

@@ -24,7 +24,7 @@ State = Literal["finished", "unfinished", "failed", "missing"]
 class PlannedRun:
     """A run, whose ``id`` names its folder, and the cost of its training, computed without starting it.
 
-    ``tokens`` and ``flops`` are those of the whole run, its trunk included, which trains ``trunk_tokens`` of them.
+    ``tokens`` and ``flops`` count the whole run with its trunk, which trains ``trunk_tokens`` of the tokens.
     """
 
     id: str
@@ -46,7 +46,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run; step and best-context loss (nats per token) are the newest, None before the first of them.
+    """The state of a run, with the last step and best-context loss (nats per token) that were logged; None if none was.
 
     ``failure``: why it failed.
     """
@@ -89,7 +89,7 @@ class Question:
             raise ConfigError(f"{path} is a file; choose another folder for the {what} with --out")
         if self.settings_file.exists() and (path / self.PLAN).exists():
             return True
-        # A first call that was stopped early leaves some; another process that times steps has dry runs beside the runs.
+        # A first call that was interrupted leaves these; a process that times steps keeps its dry runs in `runs`.
         names = _files_in(path) - {self.PLAN, self.settings_file.name, "recipes"}
         if names - {"runs"} or any(PARTIAL not in name for name in _files_in(path / "runs")):
             raise ConfigError(f"{path} is not empty and holds no {what}; choose another folder with --out")

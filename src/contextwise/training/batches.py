@@ -9,16 +9,31 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import default_collate
 
 from contextwise.objectives import NO_LOSS
 
+if TYPE_CHECKING:
+    from contextwise.training.recipe import Recipe
+
 NOT_FOR_MODELS = ("window", "objective", "corpus", "length", "counted", "read")
 """Fields of examples that the trainer uses and does not pass to the model: ``length`` () is the number of positions of a
 padded example without padding; ``counted`` () the number of targets of an example whose targets are not its labels."""
+
+
+DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
+
+
+def tokens_per_pass(recipe: "Recipe", device_type: str) -> int:
+    """Tokens of a forward pass of one process, at most."""
+    if (given := recipe.training.micro_batch_tokens) is not None:
+        return given
+    if recipe.objective.whole_steps or recipe.data.one_pass:
+        return recipe.tokens_per_step
+    return DEFAULT_MICRO_BATCH_TOKENS.get(device_type, 8192)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
 
 
 def gather_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Gather whole optimizer state, as :func:`gather_weights`. Only after a step: torch would take one to have a state."""
+    """Gather whole optimizer state, as :func:`gather_weights`, after a step: before one torch takes one itself."""
     return get_optimizer_state_dict(model, optimizer, options=_GATHER)  # type: ignore[return-value]
 
 
@@ -194,7 +194,7 @@ def discard(folder: Path) -> None:
 
 
 def prune_run(run: RunFolder, recipe: "Recipe") -> None:
-    """Remove the older checkpoints of a run, as its recipe says, and those that a stop added: as in a run never stopped.
+    """Remove the older checkpoints of a run, as its recipe says, and those that an interruption added.
 
     Leftovers of interrupted removals go, too.
     """

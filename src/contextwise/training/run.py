@@ -33,7 +33,7 @@ from contextwise.models.attention import fast_attention
 from contextwise.models.building import parameter_count, training_memory
 from contextwise.models.variant.code import known_code
 from contextwise.training import checkpoints
-from contextwise.training.batches import micro_batch_size
+from contextwise.training.batches import micro_batch_size, tokens_per_pass
 from contextwise.training.branching import find_checkpoint, precision_of, trunk_checkpoint, write_environment
 from contextwise.training.export import export_model, write_summary
 from contextwise.training.hooks import ContextCurve, EarlyStopping, ProgressLine
@@ -43,8 +43,6 @@ from contextwise.training.metrics import RunMetrics, peak_flops
 from contextwise.training.model import TrainedModel, compile_for, run_flops, starting_model
 from contextwise.training.recipe import Recipe
 from contextwise.training.trainer import PretrainingTrainer
-
-DEFAULT_MICRO_BATCH_TOKENS = {"cpu": 8192, "cuda": 32768}
 
 
 def processes_of(recipe: Recipe) -> PartialState:
@@ -269,11 +267,8 @@ def examples_per_pass(recipe: Recipe, processes: PartialState) -> int:
             f"training.tokens_per_step is {recipe.tokens_per_step}: its windows cannot be divided evenly among "
             f"{processes.num_processes} processes; make it a multiple of {processes.num_processes * context}"
         )
-    default = DEFAULT_MICRO_BATCH_TOKENS.get(processes.device.type, 8192)
     whole = recipe.objective.whole_steps
-    if whole or recipe.data.one_pass:
-        default = recipe.tokens_per_step
-    limit = max(1, (recipe.training.micro_batch_tokens or default) // context)
+    limit = max(1, tokens_per_pass(recipe, processes.device.type) // context)
     if whole and (processes.num_processes > 1 or limit < recipe.examples_per_step):
         why = f"over {processes.num_processes} processes" if processes.num_processes > 1 else "into micro-batches"
         raise ConfigError(

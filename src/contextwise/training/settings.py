@@ -15,6 +15,7 @@ from pydantic import Field, create_model
 from contextwise.base import plugins
 from contextwise.base.config import Settings
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.files import ExpandedPath
 from contextwise.objectives import Cut, Objective
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class CorpusData(DataSettings):
     called = "a corpus"
     extended = "data"
 
-    corpus: str = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
+    corpus: ExpandedPath = Field(description="folder of a prepared corpus, a Zarr array, or a nanoGPT .bin file")
     split: str = "train"
     validation_split: str = "validation"
     tokens: int | None = Field(

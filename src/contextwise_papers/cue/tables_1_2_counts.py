@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import Field
 
+from contextwise.base.files import expanded
 from contextwise.base.recipes import recipe_path
 from contextwise.data import Corpus
 from contextwise.report import count, written
@@ -61,9 +62,11 @@ class ModuleCounts(ItemMeasure, name="module_counts"):
         with tempfile.TemporaryDirectory() as folder:  # the same recipes on the given corpus
             for file in path.parent.glob("*.yaml"):
                 values = read_yaml(file)
-                if "scales" in values:  # an item like this one
+                if "scales" in values or not isinstance(
+                    values.get("data"), dict
+                ):  # an item like this one, or no recipe
                     continue
-                values["data"]["corpus"] = str(Path(self.corpus).absolute())
+                values["data"]["corpus"] = str(expanded(self.corpus).absolute())
                 (Path(folder) / file.name).write_text(yaml.safe_dump(values, sort_keys=False))
             return modules_of(str(Path(folder) / path.name))[1]
 
@@ -161,8 +164,8 @@ def counts_of(corpus: Corpus, tokens: int | None, language: str) -> Counts:
     if tokens is None and words is not None:
         number = int(words.sum())
     else:  # the last article may be cut, so that its words are not known
-        text = sentences.tokenizer
-        number = sum(len(text.decode(part.document(i)).split()) for i in range(len(part)))
+        tokenizer = sentences.tokenizer
+        number = sum(len(tokenizer.decode(part.document(i)).split()) for i in range(len(part)))
     return Counts(len(part), len(sentences), number, part.tokens)
 
 

@@ -54,8 +54,8 @@ class SweepRecipe(Settings):
     grid: dict[str, list[Any]] = Field(description=GRID)
     learning_rate: LearningRateRule = Field(
         default="size",
-        description="size: each size's own rate, the same for every context; fixed: base's; width: base's, which holds "
-        "for base's model, times base's width / width",
+        description="size: each size's own rate, the same for every context; fixed: base's; width: base's times the width of "
+        "base's model / that of the run's",
     )
     measurements: int | None = Field(
         default=None,
@@ -120,7 +120,7 @@ class SweepRecipe(Settings):
         """Every setting, as plain values; relative paths made absolute."""
         data = self.model_dump(mode="json", exclude={"output"})
         if "corpus" in (data["base"].get("data") or {}):
-            data["base"]["data"]["corpus"] = str(Path(data["base"]["data"]["corpus"]).absolute())
+            data["base"]["data"]["corpus"] = str(expanded(data["base"]["data"]["corpus"]).absolute())
         return data
 
     @property
@@ -144,8 +144,8 @@ class SweepRecipe(Settings):
     def recipes(self, step_costs: Mapping[str, float] | None = None) -> dict[str, Recipe]:
         """Every run's recipe by its id, in the order of the grid; a ConfigError if a run is invalid, or in the grid twice.
 
-        ``step_costs`` are the FLOPs of a training step by :func:`cell_name`, for a grid with budgets of these. Without them it
-        has one recipe for each cell, of some length.
+        ``step_costs`` are the FLOPs of a training step by :func:`cell_name`, which a grid of FLOP budgets needs. Without them
+        each cell has one recipe, whose length stands for all.
         """
         for context in self.values(CONTEXT):
             if not isinstance(context, int) or isinstance(context, bool):
@@ -354,9 +354,12 @@ def load_sweep(
         ConfigError: lists everything that is wrong with it.
     """
     data, folder = Question.read_file(sweep, "sweep")
+    changes = settings_of(overrides or [])
+    if given := [value for key, value in changes if key == "base"]:
+        data["base"] = given[-1]
     if isinstance(data.get("base"), str):
         data["base"] = read_yaml(recipe_path(data["base"], folder=folder))
-    for key, value in settings_of(overrides or []):
+    for key, value in [each for each in changes if each[0] != "base"]:
         first, _, rest = key.partition(".")
         grid = data.get("grid") or {}
         if first == "grid" and rest and isinstance(grid, dict):  # an axis has dots in its name

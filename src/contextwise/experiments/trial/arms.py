@@ -109,10 +109,10 @@ class Arms:
                 raise ConfigError(
                     f"the arm {name!r} is no causal language model of a corpus; a trial compares their held-out losses"
                 )
-            if recipe.objective.name == "sentence":
+            if recipe.objective.reads_sentences:
                 raise ConfigError(
                     f"the arm {name!r} is a model of single sentences, and a trial scores whole documents; train it by itself, "
-                    "score it with contextwise measure sentences, and compare the evaluations with --unit byte"
+                    "score it with a measure of single sentences, and compare the evaluations with --unit byte"
                 )
             if recipe.training.patience is not None:
                 raise ConfigError(

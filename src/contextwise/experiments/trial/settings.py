@@ -22,7 +22,7 @@ from contextwise.base.config import (
 )
 from contextwise.base.errors import ConfigError, Problem, did_you_mean
 from contextwise.base.estimates import Documents, listed
-from contextwise.base.files import expanded
+from contextwise.base.files import ExpandedPath, expanded
 from contextwise.base.progress import say
 from contextwise.base.recipes import recipe_folders, recipe_path, shipped_recipe, shipped_recipes
 from contextwise.base.runs import comparable
@@ -99,7 +99,7 @@ class TrialSettings(Settings):
         "NAME: settings of its own"
     )
     reference: str = Field(default="", description="the arm that the others are compared to; the first if not given")
-    corpus: str = Field(description="folder of a prepared corpus")
+    corpus: ExpandedPath = Field(description="folder of a prepared corpus")
     recipe: dict[str, Any] = Field(
         default_factory=lambda: DEFAULT_RECIPE, description="what the arms share; nano GPT-2 if not given"
     )
