@@ -54,7 +54,7 @@ Schema = Mapping[str, Any]
 
 
 def verb(measure: type[Measure], show: Callable[..., None] | None = None, typed: str = "") -> Callable[..., None]:
-    """The function of the verb of a measure, for Typer; ``typed`` are its words, if it is not one of ``measure``.
+    """The function of the verb of a measure, for Typer; ``typed``: the verb's words, if they are not ``measure NAME``.
 
     ``show`` prints a result, in place of :func:`show_result`; its keyword-only parameters are further options.
     """

@@ -214,6 +214,8 @@ def corpus(
     for length in context or []:
         if length < 2:
             raise ConfigError(f"--context is {length}; give a training context in tokens, at least 2, such as 1024")
+    if overlap and context:
+        raise ConfigError("--overlap compares splits and reads no --context; leave one of them out")
     documents = Corpus.open(path, split=split)
     if overlap:
         _show_overlaps(documents, overlap, as_json)

@@ -144,7 +144,7 @@ def open_curves(sources: list[str], **others: bool) -> list[CurveResult]:
                 f"{source} was measured in the {mode} mode, {sources[0]} in {other}; measure both in one mode"
             )
         if mode != "running":
-            for name in ("context", "samples", "seed", "limit"):  # of which the targets depend
+            for name in ("context", "samples", "seed", "limit"):  # on which the targets depend
                 if settings.get(name) != first["settings"].get(name):
                     raise DataError(
                         f"{source} was measured with {name} {settings.get(name)}, {sources[0]} with "

@@ -128,8 +128,8 @@ class Comparison(Viewed):
 
     @property
     def best(self) -> Group | None:
-        """The group that is significantly better than each of the others; None where one of the differences is a tie or is
-        one between single runs, which no other seed confirms.
+        """The group that is significantly better than each of the others; None if there is none, or if one of the differences
+        is between single runs, which no other seed confirms.
         """
         lowest = self.lowest
         won = [

@@ -63,20 +63,30 @@ class _Preference(Form):
 class Judged:
     """What judges said of the answers of a model, or of a model and its reference: ratings, or shares of wins.
 
-    ``without`` counts judgments without a verdict; ``controlled`` are alpaca_eval's length-controlled win rates, in percent.
+    ``judged`` has the last judgment of each answer, None without a verdict; ``controlled`` are alpaca_eval's length-controlled
+    win rates, in percent.
     """
 
     judges: set[str] = field(default_factory=set)
-    values: dict[tuple[str, ...], Values] = field(default_factory=dict)
-    without: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    judged: dict[tuple[str, ...], dict[tuple[int | str, int], float | None]] = field(default_factory=dict)
     controlled: dict[tuple[str, ...], float] = field(default_factory=dict)
 
     def add(self, of: tuple[str, ...], judge: str, key: tuple[int | str, int], value: float | None) -> None:
         self.judges.add(judge)
-        if value is None:
-            self.without[of] += 1
-        else:
-            self.values.setdefault(of, {})[key] = value
+        self.judged.setdefault(of, {})[key] = value
+
+    @property
+    def values(self) -> dict[tuple[str, ...], Values]:
+        """Verdicts by question and turn, of what has any."""
+        verdicts = {
+            of: {key: value for key, value in rows.items() if value is not None} for of, rows in self.judged.items()
+        }
+        return {of: values for of, values in verdicts.items() if values}
+
+    @property
+    def without(self) -> Counter[tuple[str, ...]]:
+        """Answers whose last judgment has no verdict."""
+        return Counter({of: sum(value is None for value in rows.values()) for of, rows in self.judged.items()})
 
 
 class InstructionAnswers(TrainedModels, name="instruction_answers"):
@@ -227,7 +237,7 @@ def _how_to_judge(benchmark: Benchmark, files: dict[str, list[Path]], pair: Bett
 
 
 def read_ratings(folder: Path, texts: Mapping[tuple[str, int | str], list[str]]) -> Judged:
-    """FastChat's ratings of these answers; of several of one answer the last."""
+    """FastChat's ratings of these answers; where an answer has several, the last one counts."""
     judged = Judged()
     for path in sorted(folder.rglob("*_single.jsonl")):
         for where, values in read_objects(path, "FastChat's judgments"):
@@ -258,8 +268,8 @@ def read_preferences(folder: Path, texts: Mapping[tuple[str, int | str], list[st
             (pair,) = pairs
             with board.open(newline="") as file:
                 rates = {row[""]: row.get("length_controlled_winrate") for row in csv.DictReader(file)}
-            if rates.get(pair[0]):
-                judged.controlled[pair] = float(rates[pair[0]] or "nan")
+            if rate := rates.get(pair[0]):
+                judged.controlled[pair] = float(rate)
     return judged
 
 

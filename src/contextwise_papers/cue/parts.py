@@ -63,7 +63,7 @@ class CueContextEncoder(PreTrainedModel):
             super()._init_weights(module)
 
     def forward(self, contexts: Tensor, context_mask: Tensor | None = None, **_: Any) -> Tensor:
-        """e_cue of each sentence, (B, W), of the text encoder's vectors (B, K, C), and a mask (B, K), False for missing ones.
+        """e_cue of each sentence, (B, W), from vectors of the text encoder (B, K, C) and a mask (B, K), False for missing ones.
 
         For a ``text_model`` the contexts may also be tokens (B, K, L), padded on the right with -100.
         """
@@ -289,14 +289,21 @@ class UnigramAutoencoder(PreTrainedModel):
 
     def divergences(self, labels: Tensor) -> Tensor:
         """KL(P~ || F(P~)) of each sentence, nats: (B, T) to (B,)."""
+        return self._divergences(*self._bags_and_log_probabilities(labels))
+
+    def _bags_and_log_probabilities(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The words of sentences, (B, T) to (B, V), and what their codes say of them, (B, V)."""
         bags_BV = self.bag(labels)
-        log_p_BV = self.log_probabilities(self.encode(bags_BV))
+        return bags_BV, self.log_probabilities(self.encode(bags_BV))
+
+    @staticmethod
+    def _divergences(bags_BV: Tensor, log_p_BV: Tensor) -> Tensor:
         return torch.special.xlogy(bags_BV, bags_BV).sum(1) - (bags_BV * log_p_BV).sum(1)
 
     def forward(self, labels: Tensor, **_: Any) -> ModelOutput:
         """``loss``, the mean divergence of sentences (B, T) in nats, and ``logits``, (B, V) log-probabilities."""
-        log_p_BV = self.log_probabilities(self.encode(self.bag(labels)))
-        return ModelOutput(loss=self.divergences(labels).mean(), logits=log_p_BV)
+        bags_BV, log_p_BV = self._bags_and_log_probabilities(labels)
+        return ModelOutput(loss=self._divergences(bags_BV, log_p_BV).mean(), logits=log_p_BV)
 
 
 class ProxyEncoder(PreTrainedModel):

@@ -105,7 +105,7 @@ def _kept(losses: np.ndarray) -> np.ndarray:
 def _with_partitions(over_articles_and_seeds: Estimate, values_P: Sequence[float] | np.ndarray) -> Estimate:
     known = over_articles_and_seeds
     whole = with_seeds(known, np.asarray(values_P))
-    parts = (*known.parts[:-1], *whole.parts[len(known.parts) :], *known.parts[-1:])  # that of the seeds is the last
+    parts = (*known.parts[:-1], *whole.parts[len(known.parts) :], *known.parts[-1:])  # the part of the seeds stays last
     return replace(whole, seeds=known.seeds, deviation=known.deviation, parts=parts)
 
 
@@ -177,7 +177,6 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
             {
                 "perplexities": {name: score.perplexity for name, score in scores.items()},
                 "relative": {name: score.relative(reference) for name, score in scores.items()},
-                "kept": {claim.text: kept_gain(*map(scores.__getitem__, claim.names)) for claim in self.kept},
             }
         )
         outcome.plots = [] if self.figure is None else [drawn(self.figure, scores)]
@@ -203,7 +202,8 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
             columns.insert(2, ("SD", ".2f"))
         title += f"; differences from {self.reference}, 95% intervals"
         title += " over partitions, seeds and articles" if partitions else ""
-        claims, kept = [], {}
+        claims: list[Claim] = []
+        kept: dict[str, Any] = {}
         for better in self.claims:
             ours, other = scores[better.better], scores[better.than]
             difference = ours.minus(other)
@@ -212,10 +212,12 @@ class CuePerplexity(CueRuns, name="cue_perplexity"):
             claims.append(better.decided(below(difference), f": {difference:+.3f} nats per target{of_all}"))
         for claim in self.kept:
             part, base, best = (scores[name] for name in claim.names)
-            every = [kept_gain(*rows).value for rows in zip(part.parts, base.parts, best.parts, strict=True)]
-            share, kept[claim.text] = kept_gain(part, base, best), every
-            evidence = f"mean {share:.0%} of {', '.join(f'{value:.0%}' for value in every)}"
-            evidence = evidence if partitions else f"{share:.0%}"
+            share = kept[claim.text] = kept_gain(part, base, best)
+            evidence = f"{share:.0%}"
+            if partitions:
+                every = [kept_gain(*rows).value for rows in zip(part.parts, base.parts, best.parts, strict=True)]
+                kept[claim.text] = every
+                evidence = f"mean {evidence} of {', '.join(f'{value:.0%}' for value in every)}"
             evidence += "" if claim.printed is None else f"; the document has {claim.printed:.0%}"
             claims.append(Claim.of(claim.text, _most(share, best.minus(base)), evidence))
         claims = [claim.over_seeds(len(self.seeds)) for claim in claims]

@@ -6,7 +6,7 @@ of Scott's factor h (intrinsic entropy, Appendix C.2). The entropy is minus the 
 **Bias.** Of a Gaussian the estimate tends to a value that is (D / 2) [ln(1 + h²) − h² / (1 + h²)] too high. In many dimensions
 no two points are near each other: if a point counts in its own density, as in the source, the estimate is
 ln N + (D / 2) ln(2π h²) + ½ ln det Σ whatever the shape of the data, and *must* agree with the entropy from the eigenvalues.
-Without (the default) it is far too high. Read differences between contexts, not values.
+If it does not (the default), the estimate is far too high. Read differences between contexts, not values.
 
 Legend of shapes: N points, D channels, M leading directions.
 """
@@ -95,7 +95,7 @@ def _points(features_ND: Any) -> torch.Tensor:
 
 
 def nearest_distances(features_ND: Any, most: int = 2000) -> dict[int, float]:
-    """Mean distance of D points to the nearest other one, by D: all points, and halves, quarters, … of them.
+    """Mean distance to the nearest neighbour within parts of n points, by n: all points, and halves, quarters, … of them.
 
     The distance of intrinsic entropy, Theorem 1 (Appendix D.2), whose cap no finite sample reaches. Of the first ``most``
     points (N, D), without copies of a point and points as near to one as float32 resolves; a DataError for fewer than 100.

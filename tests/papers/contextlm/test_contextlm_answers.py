@@ -15,7 +15,7 @@ from contextwise.base.intervals import NORMAL, student_t
 from contextwise_papers.claims import above
 from contextwise_papers.contextlm.attention import Reading, chunks_table
 from contextwise_papers.contextlm.figure_5_attention import AttentionReceived, tokens_of
-from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, mean_over_seeds, win_rate
+from contextwise_papers.contextlm.table_4_figure_3_answers import InstructionAnswers, Judged, mean_over_seeds, win_rate
 from shipped import an_item
 from small import write_rows
 
@@ -114,6 +114,17 @@ def test_fastchats_ratings_by_category(answering, tmp_path):
     assert claim.holds is None and "b minus a: +0.00" in claim.evidence
     (plot,) = outcome.plots
     assert {point["x"]: point["y"] for point in plot.series["b"]} == {"writing": 6, "stem": 4}
+
+
+def test_the_last_rating_of_an_answer_counts():
+    """Also where it has no verdict, or is the first to have one."""
+    judged = Judged()
+    for turn, values in {1: (None, 8.0), 2: (7.0, None), 3: (3.0, 5.0)}.items():
+        for value in values:
+            judged.add(("a",), "gpt-4", ("q", turn), value)
+    judged.add(("b",), "gpt-4", ("q", 1), None)
+    assert judged.values == {("a",): {("q", 1): 8.0, ("q", 3): 5.0}}
+    assert judged.without == {("a",): 1, ("b",): 1}
 
 
 def test_judgments_of_other_answers_or_of_two_judges_are_refused(answering, tmp_path):

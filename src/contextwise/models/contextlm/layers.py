@@ -4,8 +4,8 @@ Poolings map the w token vectors of a chunk to its context vector, (..., w, D) -
 names four forms and prints the loss of each (they differ by 0.005 nats at most), but not their equations; each class
 implements the usual meaning of the name, as its docstring describes. The mean, the default, has no parameters.
 
-Injections merge h with contexts (..., D) before one of n layers (ContextLM, Section 2.2.3, Eq. 5). Gates are
-zero-initialized: unless h passes a norm, the model then starts identical to its backbone. The paper prints plain addition;
+Injections merge h with contexts (..., D) before one of n layers (ContextLM, Section 2.2.3, Eq. 5). Gates start
+at zero, so that the model starts identical to its backbone, except in forms with a norm on h. The paper prints plain addition;
 small models stall with it, because a context accumulates the gradient of w tokens, grows first, and dominates the token in
 the next norm. Norms of both summands give them one scale.
 """
