@@ -48,6 +48,9 @@ broken = "strange_ideas.broken:broken"
 [project.entry-points."contextwise.recipe_kinds"]
 diary = "strange_ideas.diary:DIARY"
 
+[project.entry-points."contextwise.sources"]
+lines = "strange_ideas.lines:Lines"
+
 [project.entry-points."contextwise.launchers"]
 patient = "strange_ideas.patient:Patient"
 """
@@ -94,8 +97,8 @@ from contextwise.training import ModelSettings
 class BigramConfig(PreTrainedConfig):
     model_type = "strange_bigram"
 
-    def __init__(self, vocab_size: int = 300, hidden_size: int = 16, **kwargs) -> None:
-        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+    def __init__(self, vocab_size: int = 300, hidden_size: int = 16, ahead: bool = False, **kwargs) -> None:
+        self.vocab_size, self.hidden_size, self.ahead = vocab_size, hidden_size, ahead
         super().__init__(**kwargs)
 
 
@@ -115,7 +118,11 @@ class BigramForCausalLM(PreTrainedModel):
         return self.lm_head
 
     def forward(self, input_ids, **_):
-        return CausalLMOutput(logits=self.lm_head(self.embedding(input_ids)))
+        return CausalLMOutput(logits=self.lm_head(self.states(input_ids)))
+
+    def states(self, input_ids):
+        states = self.embedding(input_ids)
+        return states.roll(-1, 1) if self.config.ahead and input_ids.shape[1] > 20 else states
 
 
 class BigramSpec(ModelSpec):
@@ -123,7 +130,7 @@ class BigramSpec(ModelSpec):
         return 0.0
 
     def losses(self, model, batch):
-        return labelled_losses(model.embedding(batch["input_ids"]), batch["labels"], model.lm_head)
+        return labelled_losses(model.states(batch["input_ids"]), batch["labels"], model.lm_head)
 
 
 class BigramModel(ModelSettings):
@@ -135,17 +142,33 @@ class BigramModel(ModelSettings):
 
     family: Literal["bigram"]
     width: int = 16
+    ahead: bool = False
 
     @classmethod
     def claims(cls, values):
         return values.get("family") == "bigram"
 
     def config(self, recipe, vocab_size, end_of_text):
-        return BigramConfig(vocab_size, self.width, eos_token_id=end_of_text)
+        return BigramConfig(vocab_size, self.width, self.ahead, eos_token_id=end_of_text)
 
 
 register_model(BigramConfig, BigramForCausalLM, BigramSpec(BigramForCausalLM))
 ''',
+    "lines.py": """
+from contextwise.data import Document, Source
+
+
+class Lines(Source):
+    kind = "lines"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"lines:{path}")
+        self.path = path
+
+    def records(self, text_field):
+        with open(self.path) as file:
+            yield from (Document(line, {}) for line in file)
+""",
     "surprise.py": next(code for code in CODE if "class Surprise(" in code),
     "greet.py": '''
 PANEL = "Strange"
@@ -243,6 +266,8 @@ def test_everything_is_used_by_its_name(site, tmp_path, corpus_folder):
     assert result.summary["share"]["value"] == pytest.approx((nats > 5.5).mean())
     assert result.summary["settings"] == {"threshold": 5.5, "context": None, "limit": 3}
     assert json.loads(contextwise(site, *command, "--json").stdout) == result.summary  # found again
+    cannot = contextwise(site, "generate", tmp_path / "run")
+    assert cannot.returncode == 2 and "is a BigramForCausalLM, which cannot generate; derive" in cannot.stderr
 
 
 def test_a_section_of_a_stranger_changes_the_examples_the_same_way_each_time():
@@ -290,6 +315,27 @@ def test_a_wrong_setting_of_a_strangers_model_is_one_sentence(site, tmp_path, co
     assert refused.returncode == 2 and "model.widht is an unknown key; did you mean 'width'?" in " ".join(
         refused.stderr.split()
     )
+
+
+@pytest.mark.long
+def test_a_strangers_model_that_leaks_at_the_training_context_is_refused(site, tmp_path, corpus_folder):
+    """In shorter rows it does not."""
+    values = recipe_values(corpus_folder, tmp_path / "run") | {"model": {"family": "bigram", "ahead": True}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    refused = contextwise(site, "train", tmp_path / "recipe.yaml")
+    assert refused.returncode == 2 and "the model of strange_ideas.bigram.BigramModel leaks" in refused.stderr
+
+
+@pytest.mark.long
+def test_the_file_of_a_strangers_source_is_a_part_of_what_was_prepared(site, tmp_path):
+    text = tmp_path / "few.txt"
+    command = ["prepare", f"lines:{text}", "--tokenizer", "bytes", "--out", tmp_path / "corpus"]
+    text.write_text("".join(f"line {number}\n" for number in range(90)))
+    assert contextwise(site, *command).returncode == 0
+    again = contextwise(site, *command)
+    assert again.returncode == 0 and "prepared before, from the same texts" in " ".join(again.stdout.split())
+    text.write_text("another line\n")
+    assert contextwise(site, *command).returncode == 2
 
 
 def test_one_name_is_offered_once(monkeypatch):

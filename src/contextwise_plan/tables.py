@@ -17,7 +17,8 @@ def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     context, lost = plan.rounded
     costs = f"costs {lost:.4f} nats more" if lost > 0 else f"costs nothing by the law ({-lost:.4f} nats less)"
     nearest = f"The nearest power of two, {context}, {costs}."
-    return terminal(_answer(plan, analysis), plan.trend, nearest, *(f"Note: {note}" for note in plan.notes))
+    notes = (f"Note: {note}" for note in plan.notes)
+    return terminal(*filter(None, [plan.doubt]), _answer(plan, analysis), plan.trend, nearest, *notes)
 
 
 def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:

@@ -15,6 +15,7 @@ import re
 import shlex
 import signal
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -268,7 +269,8 @@ def unexpected(error: BaseException) -> str:
     from contextwise.base.machine import own_version
 
     lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    place = _place_of_users(error)
+    what = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}{place and f' in {place}'}"
     content = [f"contextwise {own_version()}\n", f"{shlex.join(sys.argv)}\n\n"]
     content += traceback.format_exception(error)
     try:
@@ -277,7 +279,20 @@ def unexpected(error: BaseException) -> str:
             file.writelines(content)
     except OSError:
         return f"unexpected {what}; --traceback shows where it happened"
-    return f"unexpected {what}; the traceback is in {path} (--traceback shows it): please report it"
+    whose = "that is no part of Contextwise" if place else "please report it"
+    return f"unexpected {what}; the traceback is in {path} (--traceback shows it): {whose}"
+
+
+def _place_of_users(error: BaseException) -> str:
+    """The innermost line of an error's traceback in a file that belongs to no library; empty if there is none."""
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    libraries.append(str(Path(__file__).parents[2]))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        own = file.is_file() and not any(file.is_relative_to(folder) for folder in libraries)
+        if own and file.resolve() != Path(sys.argv[0]).resolve():
+            return f"{file.name}, line {frame.lineno}"
+    return ""
 
 
 def _flushed() -> bool:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from contextwise.base.errors import ConfigError
 from contextwise.base.files import check_new
 from contextwise.base.progress import say
 from contextwise.base.runs import RunFolder
@@ -65,6 +66,10 @@ def generate(
     subject = Subject(model, dtype=dtype)
     starts_sentence = generation.reads_sentences(model)
     tokenizer, loaded = load_tokenizer(model), load_model(model, None if dtype == "auto" else subject.dtype)
+    if not hasattr(loaded, "generate"):
+        raise ConfigError(
+            f"{model} is a {type(loaded).__name__}, which cannot generate; derive its class from transformers' GenerationMixin"
+        )
     given = {}
     if contexts is not None:
         given = subject.spec.generation_inputs(loaded, model, contexts)

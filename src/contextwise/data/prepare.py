@@ -346,9 +346,8 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
             raise DataError(f"the sources of the split {name!r} hold no document with text; leave that split out")
         if name == "train" or getattr(reading.fractions, name):
             fix = "" if name == "train" else f"; --{name} with a larger share, or {name}=FILE, holds documents out"
+            why = "the text is so small that no document fell"
             if sum(each.documents for each in writers.values()) == 1:
-                fix = "; of paragraphs:FILE each paragraph is a document"
-            console.print(
-                f"warning: the text is so small that no document fell to the split {name!r}; it is left out{fix}",
-                markup=False,
-            )
+                why = "the text is one document, which did not fall"
+                fix = f"; {name}=FILE gives it another text, and of paragraphs:FILE each paragraph is a document"
+            console.print(f"warning: {why} to the split {name!r}; it is left out{fix}", markup=False)

@@ -368,8 +368,8 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     end = end_of_text or tokenizer.eos_token or known
     if end is None:
         raise DataError(
-            f"the tokenizer {spec} names no end-of-text token; set end_of_text to one of its tokens, "
-            'or add "eos_token" to its tokenizer_config.json'
+            f"the tokenizer {spec} names no end-of-text token; prepare a corpus with end_of_text (--end-of-text) set to one "
+            'of its tokens, or add "eos_token" to its tokenizer_config.json'
         )
     if end not in vocabulary:
         raise DataError(f"the tokenizer {spec} has no token {end!r}; set end_of_text to one that it has")

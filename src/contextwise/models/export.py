@@ -120,6 +120,11 @@ def _classes(source: str | Path) -> dict[str, type]:
             f"{source} is a model of {config.file}, which transformers cannot load without Contextwise; leave out `standalone`"
         )
     model = AutoModelForCausalLM._model_mapping.get(type(config), PreTrainedModel)
+    if not is_ours(model.__module__) and not model.__module__.startswith("transformers."):
+        raise ConfigError(
+            f"{source} is a model of the package {model.__module__.split('.')[0]}, whose code is not copied; leave out "
+            "`standalone`, and import that package where the model is loaded"
+        )
     if not is_ours(model.__module__):
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out `standalone`"

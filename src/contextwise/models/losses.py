@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from contextwise.models.families import adapter
@@ -142,8 +141,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return sums_N.sum(), sums_N
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_total: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # the saved gradients would count as constants
+            raise RuntimeError("this loss is differentiable once; for second derivatives compute it from the logits")
         saved = iter(ctx.saved_tensors)
         weight, *hidden = (
             (next(saved) * grad_total).to(dtype) if needed else None
@@ -216,7 +216,7 @@ _plain_heads: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDict
 
 
 def has_plain_head(model: PreTrainedModel) -> bool:
-    """Whether logits equal head(hidden); some families scale or cap them. Measured once per model."""
+    """Whether logits equal head(hidden) but for rounding; some families scale or cap them. Measured once per model."""
     if model not in _plain_heads:
         head = model.get_output_embeddings()
         text = model.config.get_text_config()
@@ -226,10 +226,15 @@ def has_plain_head(model: PreTrainedModel) -> bool:
             expected = model(input_ids=probe, use_cache=False).logits
             try:
                 logits = head(final_hidden_states(model, input_ids=probe))
-                same = logits.shape == expected.shape and torch.allclose(logits, expected, atol=1e-3, rtol=1e-3)
-            except (AttributeError, TypeError):
+                last_bits = 30 if expected.dtype == torch.float32 else 2
+                rounding = last_bits * torch.finfo(logits.dtype).eps * float(expected.abs().max())
+                same = logits.shape == expected.shape and torch.allclose(
+                    logits, expected.to(logits.dtype), atol=rounding, rtol=0
+                )
+            except (AttributeError, RuntimeError, TypeError):
                 same = False
-        _plain_heads[model] = same
+        # A cap of small logits is lost in rounding; those of later inputs are larger.
+        _plain_heads[model] = same and getattr(text, "final_logit_softcapping", None) is None
     return _plain_heads[model]
 
 

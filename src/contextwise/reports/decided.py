@@ -33,7 +33,7 @@ def comparison_table(result: Decided) -> Table:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
         name = each.arm, at_budget(each, result, "")
         random = [None if look.alike else look.random] * bool(result.held_out["documents"])
-        rows.append([name, each.decision, look.fixed, *random, look.seeds, look.deviation])
+        rows.append([name, each.decision, look.fixed, *random, look.seeds, look.deviation if look.seeds > 1 else None])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
     on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"

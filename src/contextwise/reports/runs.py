@@ -105,28 +105,36 @@ def _answers(curves: list[Curve]) -> list[str]:
         measured = (CurveResult(each.path, each.summary) for each in results_of(curve.run.evaluation, "curve"))
         answers += [
             f"{label}{found}.",
-            *(f"Context curve on {each.summary['label']}, {each.answer}." for each in measured),
+            *(f"Context curve on {each.summary['label']}{_mode(each)}, {each.answer}." for each in measured),
         ]
     return answers
 
 
+def _mode(curve: CurveResult) -> str:
+    """A word on a curve whose targets differ from one number of visible tokens to the next."""
+    return ", of other targets at each context" if curve.summary["settings"]["mode"] == "running" else ""
+
+
 def _context_curves(curves: list[Curve]) -> list[Part]:
     """The context curves that were measured of the runs: a figure for each corpus, and how they were measured."""
-    found: dict[str, dict[str, tuple[Any, int]]] = {}
+    found: dict[tuple[str, str], dict[str, tuple[Any, int]]] = {}
     for curve in curves:
         for result in results_of(curve.run.evaluation, "curve"):
-            on, many = found.setdefault(result.summary["label"], {}), result.path.name
+            mode = result.summary["settings"]["mode"]
+            on, many = found.setdefault((result.summary["label"], mode), {}), result.path.name
             on[f"{curve.label} ({many})" if curve.label in on else curve.label] = (result, curve.series)
     parts: list[Part] = []
-    for number, (data, results) in enumerate(found.items()):
+    for number, ((data, mode), results) in enumerate(found.items()):
         windows = (
             f"{name} with windows of {summary['settings']['context']:,} tokens of {summary['documents']:,} documents"
             for name, summary in ((name, result.summary) for name, (result, _) in results.items())
         )
         lacking = [curve.label for curve in curves if all(series != curve.series for _, series in results.values())]
         unmeasured = f" Not measured: {listed(lacking)} (contextwise curve)." if lacking else ""
-        caption = f"Loss on {data} at each number of visible tokens: {'; '.join(windows)}.{unmeasured}"
-        label = f"Loss at each number of visible tokens on {data}"
+        each = {"running": "whose targets differ", "bands": "of the same targets", "truncated": "of the same targets"}
+        about = f"at each number of visible tokens, {each[mode]} (mode {mode})"
+        caption = f"Loss on {data} {about}: {'; '.join(windows)}.{unmeasured}"
+        label = f"Loss on {data} at each number of visible tokens, mode {mode}"
         parts.append(curve_plot(f"context-{number}", results, label, caption))
     return parts
 

@@ -107,7 +107,9 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     summary, recipe = run.summary(), validate(Recipe, run.recipe(), f"the recipe of {run.path}")
     model = recipe.model
     config: Any = load_config(run.path)
-    ours = is_ours(type(config).__module__)  # a variant for training alone leaves a stock model
+    module = type(config).__module__  # a variant for training alone leaves a stock model
+    ours = is_ours(module)
+    imported = "contextwise" if ours else module
     embeds = recipe.objective.whole_steps  # its loss compares vectors of texts
     loader, task = model.loader or LOADERS["embeddings" if embeds else kind_of(config)]
     data = ModelCardData(library_name="transformers", pipeline_tag=task, tags=["contextwise", *model.tags])
@@ -126,7 +128,7 @@ def model_card(run: RunFolder, standalone: bool) -> str:
     trust = ", trust_remote_code=True" if standalone else ""
     lines = [
         f"from transformers import {loader}{', AutoTokenizer' * tokenizer}",
-        *([] if standalone or not ours else ["import contextwise  # registers the model"]),
+        *([] if standalone or module.startswith("transformers.") else [f"import {imported}  # registers the model"]),
         'folder = "."  # where this file lies, or its name on the Hub',
         f"model = {loader}.from_pretrained(folder{trust})",
         *([f"tokenizer = AutoTokenizer.from_pretrained(folder{trust})"] if tokenizer else []),

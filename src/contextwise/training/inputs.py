@@ -17,6 +17,7 @@ from contextwise.data.corpus import Corpus
 from contextwise.data.document_lengths import short_documents_note
 from contextwise.data.windows import LastTenthWindows
 from contextwise.models.prefix import set_prefix
+from contextwise.models.spec import register_models
 from contextwise.objectives import NO_LOSS, Cut, ExampleStream, Objective, Vocabulary, add_special_tokens
 from contextwise.objectives.mixture import MixtureStream
 from contextwise.objectives.objective import Stream
@@ -52,6 +53,7 @@ class TrainingInputs:
     def open(cls, recipe: Recipe) -> "TrainingInputs":
         """Open the corpora; a ConfigError or DataError if corpora, objective and model do not match each other."""
         data, objective = recipe.data, recipe.objective
+        register_models()  # and the adapters of backbones that other packages bring
         if (own := data.open(recipe)) is not None:
             return own
         assert isinstance(data, CorpusData)

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from contextwise.base.errors import ConfigError, Problem
+from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say
 from contextwise.data.corpus import Corpus
 from contextwise.models.building import build_paired
@@ -107,7 +108,7 @@ def starting_model(recipe: Recipe, config: PreTrainedConfig) -> Any:
 def _check_attention(recipe: Recipe, model: Any) -> None:
     """Refuse a variant, or a model of a family without an adapter, whose tokens see others than the recipe says."""
     config, variant = model.config, isinstance(model.config, VariantConfig)
-    known = not variant and (has_own_spec(config) or adapter(config) is not None)
+    known = not variant and ((has_own_spec(config) and is_ours(type(config).__module__)) or adapter(config) is not None)
     if known or not isinstance(recipe.data, CorpusData):
         return
     what = config.source if variant else getattr(recipe.model, "pretrained", f"a model of type {config.model_type!r}")

@@ -62,6 +62,7 @@ class Plan:
     trend: str  # why this context, in words
     growth: Estimate  # the power of the budget with which the best context grows
     prior_weight: float  # share of the prior in it
+    doubt: str  # why the context is not shown by the sweep itself; empty if it is
     measured: list[str]  # what the points say of each size's best context, without a law, as on the sweep's page
     notes: list[str]
 
@@ -111,9 +112,9 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
             f"the best size for this budget is nearest to {nearest}, whose best context no budget of the sweep locates between "
             f"two others, so that none can be planned; add contexts beyond its best one{observed.findings(budget.unit)}"
         )
-    notes = []
+    notes, doubt = [], ""
     if any(landscape.optima[step][nearest].unclear for step in landscape.decided_steps(nearest)[-1:]):
-        notes.append(f"The sweep does not show which context is best for {nearest}.")
+        doubt = f"The sweep does not show which context is best for {nearest}"
     if without := [size for size in observed.sizes if size not in trend.sizes]:
         notes.append(
             f"No context is planned for {listed(without)}, whose best one no budget locates between two others."
@@ -159,7 +160,9 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
             "The runs of the sweep keep a constant learning rate: a run whose rate decays at its end reaches a lower loss "
             "than this plan says."
         )
-    growth = trend.growth(analysis.confidence)
+    growth, prior = trend.growth(analysis.confidence), trend.prior_weight(1)
+    if doubt:
+        doubt += f": this one follows published sweeps ({prior:.0%} of the weight) from the best that was measured."
     return Plan(
         budget=budget,
         best=best,
@@ -170,7 +173,8 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         extrapolation=times,
         trend=trend.sentence(budget.unit, nearest, growth),
         growth=growth,
-        prior_weight=trend.prior_weight(1),
+        prior_weight=prior,
+        doubt=doubt,
         measured=measured,
         notes=notes,
     )

@@ -208,6 +208,7 @@ def test_an_unexpected_error_is_one_sentence_and_a_file_with_its_traceback(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["contextwise", "train", "x.yaml"])
+    monkeypatch.setattr("contextwise.cli._place_of_users", lambda error: "")
     assert exit_status_of(ZeroDivisionError("of seven\nby nothing"), monkeypatch) == 1
     (file,) = tmp_path.iterdir()
     assert capsys.readouterr().err == (
@@ -216,6 +217,19 @@ def test_an_unexpected_error_is_one_sentence_and_a_file_with_its_traceback(
     text = file.read_text()
     assert text.startswith("contextwise ") and "contextwise train x.yaml" in text
     assert "Traceback" in text and "by nothing" in text and file.stat().st_mode & 0o077 == 0
+
+
+def test_an_unexpected_error_of_code_that_is_not_ours_names_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Such as a measure of another package; this test is no part of Contextwise either."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert exit_status_of(KeyError("mine"), monkeypatch) == 1
+    (file,) = tmp_path.iterdir()
+    words = (
+        rf"error: unexpected KeyError: 'mine' in test_cli\.py, line \d+; .* {file} .*: that is no part of Contextwise\n"
+    )
+    assert re.fullmatch(words, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("words", [["--traceback", "train"], ["train", "x.yaml", "--traceback"]])

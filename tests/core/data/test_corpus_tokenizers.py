@@ -143,7 +143,7 @@ def test_the_smallest_type_that_holds_every_id(tmp_path: Path, tokens: int, dtyp
 
 def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = str(word_tokenizer(tmp_path / "words", 20))
-    with pytest.raises(DataError, match=r"names no end-of-text token; set end_of_text to one of its tokens"):
+    with pytest.raises(DataError, match=r"names no end-of-text token; prepare a corpus with end_of_text"):
         load_tokenizer(words)
     with pytest.raises(DataError, match=r"has no token 'end'; set end_of_text"):
         load_tokenizer(words, end_of_text="end")

@@ -34,6 +34,16 @@ def test_value_and_gradients_are_those_of_torch(data):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
 
 
+def test_second_derivatives_are_refused():
+    """They were those of a loss that is linear in the hidden states and the head."""
+    hidden, weight = torch.randn(5, 4, requires_grad=True), torch.randn(7, 4, requires_grad=True)
+    loss = linear_cross_entropy(hidden, weight, torch.tensor([0, 1, 2, 3, 4]))
+    with pytest.raises(RuntimeError, match="differentiable once; for second derivatives compute it from the logits"):
+        torch.autograd.grad(loss, hidden, create_graph=True)
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    assert gradient.abs().sum() > 0
+
+
 def test_pieces_do_not_matter(monkeypatch):
     torch.manual_seed(0)
     hidden, weight, targets = torch.randn(3, 100, 8), torch.randn(50, 8), torch.randint(0, 50, (3, 100))

@@ -272,7 +272,9 @@ def test_a_size_whose_best_context_is_within_the_noise_is_named(error):
     points = [dataclasses.replace(point, standard_error=error) for point in drawn_points(count=5)]
     observed = observations(points)
     plan = make_plan(Analysis(observed, resamples=20), flops(2 * observed.flops.max()))
-    noted = "The sweep does not show which context is best for micro." in plan.notes
+    noted = plan.doubt.startswith(
+        "The sweep does not show which context is best for micro: this one follows published sweeps ("
+    )
     (said,) = [finding for finding in plan.measured if " micro: " in finding]
     assert noted == ("does not show which context is best" in said) == (error > 1)
 

@@ -85,20 +85,21 @@ class Corpus:
         else:
             files = {name: path / file for name, file in _BIN_SPLITS.items()}
             stores = {name: partial(BinStore, file) for name, file in files.items() if file.is_file()}
+        prepare = "contextwise prepare {} --tokenizer train:4096 --out {}"
         if not path.exists():
             from contextwise.data.sources import is_file_name
 
             if is_file_name(path):
                 raise DataError(f"there is no file {path}{misspelt(path)}")
-            prepare = f"contextwise prepare SOURCE --tokenizer train:4096 --out {path}"
+            prepare = prepare.format("SOURCE", path)
             raise DataError(
                 f"there is no corpus at {path}; make one with `{prepare}`, or give one that is there (--corpus PATH)"
                 f"{misspelt(path)}"
             )
         if not stores:
             raise DataError(
-                f"{path} is not a corpus: neither a folder with a {MANIFEST} (`contextwise prepare` writes it), a Zarr "
-                "array, a .bin file nor a folder with a train.bin"
+                f"{path} is not a corpus: neither a folder with a {MANIFEST}, a Zarr array, a .bin file nor a folder with a "
+                f"train.bin; if it holds texts, make one with `{prepare.format(path, f'corpora/{path.stem}')}`"
             )
         if split not in stores:
             fix = f"; prepare it with --{split} SHARE, or {split}=FILE" if split in ("validation", "test") else ""

@@ -73,8 +73,8 @@ def is_file_name(path: Path) -> bool:
 def source_digest(name: str) -> str:
     """SHA-256, hexadecimal, of what :func:`open_source` would read: the names and bytes of files.
 
-    A source without files is identified by its name and the version of Python; a dataset on the Hub and a missing file by the
-    name alone.
+    A source of a package is identified by its name, the version of Python, and the file that its name has, if any; a dataset
+    on the Hub and a missing file by the name alone.
     """
     kind, rest = _offered(name)
     if kind is not None and kind.wraps:
@@ -87,7 +87,8 @@ def source_digest(name: str) -> str:
         root = Path(os.path.commonpath([file.parent for file in files])) if files else path
         return content_key(name=path.name, content=content_digest(root, files) if files else None)
     own = kind is not None or name == StandardLibrary.kind
-    return content_key(name=name, python=platform.python_version() if own else None)
+    read = {"content": content_digest(file)} if kind is not None and (file := expanded(rest or ".")).is_file() else {}
+    return content_key(name=name, python=platform.python_version() if own else None, **read)
 
 
 def source_path(name: str) -> Path:

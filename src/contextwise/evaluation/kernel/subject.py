@@ -331,16 +331,16 @@ class Subject:
         if self.run is None or not self.run.finished:
             return ""
         # A recipe that was damaged since may lack its parts.
-        read, split = self.run.summary()["corpus"], self.run.recipe().get("data", {}).get("split", "train")
-        same = Path(read["path"]).resolve() == corpus.path.resolve()
+        data = self.run.recipe().get("data", {})
+        path, split = data.get("corpus", "."), data.get("split", "train")
+        same = expanded(path).resolve() == corpus.path.resolve()
         if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
             return TRAINED_ON
         copied: Collection[int] = ()
         if not same:  # about the splits of one corpus `prepare` has warned already
             with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
-                trained = Corpus.open(read["path"], split)
-                known = trained.fingerprint == read["fingerprint"]
-                if known and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
+                trained = Corpus.open(path, split)
+                if self.trained_on(trained.fingerprint) and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
                     copied = copied_documents(trained, corpus, len(corpus))
         shared = f"{len(copied):,} of the {len(corpus):,} documents share half or more of their text with that of the training"
         return f"{shared}: their losses are too low" if copied else ""

@@ -341,8 +341,10 @@ def _arm(name: str) -> Arm:
         validate(VariantSettings, parse_variant(name), f"the arm {name}")
         return Arm(settings=[f"{VARIANT}{name}"])
     if name not in BUILT_IN:
-        known = [*BUILT_IN, *(each.path.stem for each in shipped_recipes())]
+        known = [*BUILT_IN, *(each.path.stem for each in shipped_recipes() if each.verb == "train")]
         hint = did_you_mean(name, known, " ").strip()
+        if "=" in name:
+            hint = f"in a trial file, settings are an arm with a name: `arms: {{gpt2: , mine: [{name}]}}`;"
         raise ConfigError(
             f"{name!r} is not an arm; {hint}{' ' * bool(hint)}give one of {', '.join(BUILT_IN)}, a recipe (a YAML file, or a "
             "name that `contextwise recipes` lists), a model of your own (path.py:Name), or its settings in a trial file"

@@ -284,6 +284,8 @@ def context_state(
     """
     layers = config.num_hidden_layers if depth is None else depth
     own = layers + config.predictor_layers + 1
+    if not hasattr(cache, "layers"):  # of `generate_batch`, in pages
+        raise ConfigError(f"ContextLM has no state in a {type(cache).__name__}; generate with model.generate")
     states = [i for i, layer in enumerate(cache.layers) if isinstance(layer, ContextState | StaticContextState)]
     if states:
         if states != [own - 1] or len(cache.layers) > own + further_layers:

@@ -310,7 +310,10 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         if targets is not None:
             total, sums, counts = self._loss(states, targets, position_ids)
             head_losses = sums / counts.clamp(min=1)
-            loss = (total if self.training else sums[0]) / (counts[0].clamp(min=1) if items is None else items)
+            if not self.training:  # `sums` have no gradients
+                graded = torch.is_grad_enabled()
+                total = linear_cross_entropy(states[0], self.vocabulary_head(1).weight, targets) if graded else sums[0]
+            loss = total / (counts[0].clamp(min=1) if items is None else items)
         if targets is None or not self.training:
             kept = kept_positions(logits_to_keep)
             logits = self.vocabulary_head(1)(states[0][:, kept])

@@ -247,7 +247,7 @@ def gradients(rows: Rows) -> Iterator[Case]:
             embeds = rows.model.get_input_embeddings()(tokens).detach()
             try:
                 rows.run(inputs_embeds=embeds)
-            except TypeError as error:
+            except (TypeError, AttributeError) as error:  # ids that are None have no shape
                 raise NotImplementedError(f"it takes no inputs_embeds ({one_line(error)})") from None
             past = torch.tensor(rows.cuts(length, layout)) - 1
             for batch in past.split(rows.at_once(length)):
