@@ -75,7 +75,7 @@ def test_the_loss_of_evaluation_has_the_gradient_of_the_next_token(head):
     """A loaded model is in evaluation mode; its loss had no gradient at all."""
     model, tokens = multitoken("llama", head).eval(), draw(3, 12)
     out = model(tokens, labels=tokens)
-    expected = cross_entropy(out.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    expected = cross_entropy(model(tokens).logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
     torch.testing.assert_close(out.loss, expected)
     weights = [model.get_input_embeddings().weight, model.vocabulary_head(1).weight]
     for own, wanted in zip(torch.autograd.grad(out.loss, weights), torch.autograd.grad(expected, weights), strict=True):
