@@ -1,5 +1,6 @@
 """Choose model size, training context, tokens and learning rates of a training run."""
 
+import contextlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from contextwise.base.recipes import recipe_path
 from contextwise.cli.common import AsJson, set_option, show, show_json, show_line, show_values
 from contextwise.report import as_json as json_values
 from contextwise.report import count, counted, duration, say
-from contextwise.settings import ConfigError, Settings, read_yaml, validate
+from contextwise.settings import ConfigError, DataError, Settings, read_yaml, validate
 
 PANEL = "Choose"
 BESIDE = {True: (1, 20), False: (10, 60)}
@@ -22,6 +23,7 @@ BESIDE = {True: (1, 20), False: (10, 60)}
 process with its imports."""
 if TYPE_CHECKING:
     from contextwise.runset import RunSet
+    from contextwise_plan.scaling.observations import Observations
 
 
 def sweep(
@@ -155,6 +157,23 @@ def transfer(
     show_values(result, as_json, transfer_table(result), *result.sentences)
 
 
+def _passes(folder: Path, observed: "Observations", tokens: float) -> list[str]:
+    """A note on a plan that reads the sweep's corpus more than once; none where the corpus is elsewhere."""
+    from contextwise.data import Corpus
+    from contextwise_plan.sweeps.sweep import Sweep
+
+    data = Sweep.open(folder).run_folder(observed.points[0].run).recipe()["data"]
+    with contextlib.suppress(DataError):
+        texts = Corpus.open(data["corpus"], split=data.get("split", "train")).tokens
+        if tokens > texts:
+            most = float(observed.tokens.max()) / texts
+            return [
+                f"{count(tokens)} tokens are {tokens / texts:.1f} passes over the sweep's corpus, of which its runs read "
+                f"{most:.1f} at most. Text that is read again teaches less than new text."
+            ]
+    return []
+
+
 class Spent(Settings):
     """What a run may spend: FLOPs, or hours."""
 
@@ -214,6 +233,8 @@ def budget(
             words = f"{duration(seconds)} on the sweep's machine, at the speeds it measured"
             allowed = Budget("seconds", seconds, words)
         answer = make_plan(analysis, allowed, far=far)
+        if not sweep.is_file():
+            answer.notes.extend(_passes(sweep, observations, answer.best.tokens.value))
         values = {"plan": answer, "law": analysis}
         more = detail_tables(answer, analysis) if details else " --details shows more, --json everything."
         tables = [plan_tables(answer, analysis), more]

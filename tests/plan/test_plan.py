@@ -1,9 +1,15 @@
 """``contextwise plan budget``, as it is typed."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from contextwise.data import Corpus
+from contextwise_plan import verbs
+from contextwise_plan.sweeps import sweep
 from laws import drawn_points, write_sweep
 
 
@@ -83,3 +89,17 @@ def test_hours_alone_are_those_of_the_sweeps_machine(contextwise, workplace):
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise, arguments, message):
     contextwise.refused(f"plan budget {arguments}", message)
+
+
+def test_a_plan_that_reads_the_text_again_says_how_often(corpus_folder, monkeypatch):
+    """No run of the sweep did, so its law does not know what repeated text is worth."""
+    corpus = Corpus.open(corpus_folder, "train")
+    recipe = {"data": {"corpus": str(corpus_folder), "split": "train"}}
+    of_runs = SimpleNamespace(recipe=lambda: recipe)
+    monkeypatch.setattr(sweep.Sweep, "open", lambda folder: SimpleNamespace(run_folder=lambda run: of_runs))
+    observed = SimpleNamespace(points=[SimpleNamespace(run="a")], tokens=np.array([0.5, 0.25]) * corpus.tokens)
+    assert verbs._passes(Path("sweep"), observed, corpus.tokens) == []
+    (note,) = verbs._passes(Path("sweep"), observed, 3 * corpus.tokens)
+    assert "are 3.0 passes over the sweep's corpus, of which its runs read 0.5 at most" in note
+    recipe["data"]["corpus"] = "elsewhere"
+    assert verbs._passes(Path("sweep"), observed, 3 * corpus.tokens) == []
