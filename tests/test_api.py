@@ -429,11 +429,17 @@ def _replaced_function(model: GPT2LMHeadModel) -> None:
     model.transformer.h[0].mlp.act = nn.functional.relu
 
 
+def _replaced_forward(model: GPT2LMHeadModel) -> None:
+    model.forward = partial(GPT2LMHeadModel.forward, model)
+
+
 def _both_directions(model: GPT2LMHeadModel) -> None:
     model.transformer.h[0].attn.is_causal = False
 
 
-@pytest.mark.parametrize("change", [_replaced_norm, _replaced_activation, _replaced_function, _both_directions])
+@pytest.mark.parametrize(
+    "change", [_replaced_norm, _replaced_activation, _replaced_function, _replaced_forward, _both_directions]
+)
 def test_a_loaded_model_that_the_caller_has_changed_is_measured_again(change):
     """Its weights and its configuration are those of before."""
     model = small_gpt2()

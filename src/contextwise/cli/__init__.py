@@ -290,6 +290,7 @@ def _place_of_users(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         own = file.is_file() and not any(file.is_relative_to(folder) for folder in libraries)
+        own = own and "torchinductor" not in frame.filename
         if own and file.resolve() != Path(sys.argv[0]).resolve():
             return f"{file.name}, line {frame.lineno}"
     return ""

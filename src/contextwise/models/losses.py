@@ -215,6 +215,10 @@ def final_hidden_states(model: PreTrainedModel, **inputs: Any) -> Tensor:
 _plain_heads: "weakref.WeakKeyDictionary[nn.Module, bool]" = weakref.WeakKeyDictionary()
 
 
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""Settings of transformers' configurations that cap the logits."""
+
+
 def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether logits equal head(hidden) but for rounding; some families scale or cap them. Measured once per model."""
     if model not in _plain_heads:
@@ -226,7 +230,7 @@ def has_plain_head(model: PreTrainedModel) -> bool:
             expected = model(input_ids=probe, use_cache=False).logits
             try:
                 logits = head(final_hidden_states(model, input_ids=probe))
-                last_bits = 30 if expected.dtype == torch.float32 else 2
+                last_bits = 30 if expected.dtype == logits.dtype == torch.float32 else 2
                 rounding = last_bits * torch.finfo(logits.dtype).eps * float(expected.abs().max())
                 same = logits.shape == expected.shape and torch.allclose(
                     logits, expected.to(logits.dtype), atol=rounding, rtol=0
@@ -234,7 +238,8 @@ def has_plain_head(model: PreTrainedModel) -> bool:
             except (AttributeError, RuntimeError, TypeError):
                 same = False
         # A cap of small logits is lost in rounding; those of later inputs are larger.
-        _plain_heads[model] = same and getattr(text, "final_logit_softcapping", None) is None
+        capped = any(getattr(text, name, None) is not None for name in CAPS)
+        _plain_heads[model] = same and not capped
     return _plain_heads[model]
 
 

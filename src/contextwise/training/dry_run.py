@@ -88,6 +88,7 @@ def dry_run(recipe: Recipe, *, saves: bool = True) -> DryRun:
             temporary = tempfile.TemporaryDirectory(prefix=f".{recipe.folder.name}-dry-run-", dir=beside)
         with temporary as folder, fast_steps(processes.device.type):
             short = _shortened(recipe, min(passes, 2) * micro * processes.num_processes)
+            short = short.with_training(precision="bf16" if args.bf16 else "fp32")  # that of a run that has begun
             trainer = build_trainer(short, RunFolder(folder), inputs, processes)
             steps = _Steps(trainer, recipe.total_steps, passes, TIMED_FLOPS["cpu" if on_cpu else "cuda"])
             trainer.add_callback(steps)

@@ -189,6 +189,16 @@ def test_quotes_of_a_tsv_are_around_cells_or_in_texts(tmp_path: Path, content: s
     assert [record.text for record in read(tmp_path / "A.TSV") if isinstance(record, Document)] == texts
 
 
+@pytest.mark.parametrize("bad", ['8\t"x" y\n', '9\t"cut'])
+@pytest.mark.parametrize("lines", [1, 2])
+def test_a_bad_row_of_a_tsv_with_quoted_cells_is_one_bad_row(tmp_path: Path, bad: str, lines: int) -> None:
+    said = 'He said ""no""' + "\nand left" * (lines - 1)
+    (tmp_path / "a.tsv").write_text("n\ttext\n" + "".join(f'{number}\t"{said}"\n' for number in range(20)) + bad)
+    records = read(tmp_path / "a.tsv")
+    assert sum(isinstance(record, BadRecord) for record in records) == 1
+    assert {record.text for record in records if isinstance(record, Document)} == {said.replace('""', '"')}
+
+
 def test_texts_beside_a_table_are_said_not_to_be_read(tmp_path: Path, capsys) -> None:
     (tmp_path / "index.csv").write_text("text\nin the table\n")
     for name in ("one.txt", "two.txt"):

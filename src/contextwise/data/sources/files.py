@@ -144,7 +144,7 @@ class Csv(FileSource):
 
     def records_of(self, path: Path, text_field: str) -> Iterator[Record]:
         csv.field_size_limit(LONGEST_LINE)
-        tabs = ".tsv" in path.name.lower()
+        tabs = path.name.lower().removesuffix(".gz").endswith(".tsv")
         quoting: Any = csv.QUOTE_MINIMAL if not tabs or _quotes_cells(path) else csv.QUOTE_NONE
         with _lines(path) as lines:
             first = next(lines, "")
@@ -185,21 +185,30 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
 def _quotes_cells(path: Path) -> bool:
     """Whether the quotes of a TSV are around cells, so that these may hold line breaks and tabs, or belong to its texts.
 
-    They belong to the texts if the table is not valid with quoted cells, or if cells of it would hold line breaks although
-    each of its lines has a cell for each column.
+    They belong to the texts if cells would hold line breaks although each line has a cell for each column; or if fewer rows
+    are bad without quoted cells than with them, and fewer cells stand in quotes than rows are bad.
     """
-    with _lines(path) as lines:
-        rows, number = csv.reader(lines, delimiter="\t", strict=True), 0
-        try:
-            columns = len(next(rows, []))
-            number = 1 + sum(1 for _ in rows)
-        except csv.Error:
-            return False
-        if rows.line_num == number or columns == 1:
-            return True
-    with _lines(path) as lines:
-        plain = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return any(len(row) not in (0, columns) for row in plain)
+    rows, bad, lines, columns = 0, 0, 0, 0
+    with _lines(path) as text:
+        quoted = csv.reader(text, delimiter="\t", strict=True)
+        while True:
+            try:
+                row = next(quoted, None)
+            except csv.Error:
+                bad += 1
+                continue
+            if row is None:
+                break
+            columns = columns or len(row)
+            rows, bad, lines = rows + 1, bad + (len(row) not in (0, columns)), quoted.line_num
+    if bad == 0 and (lines == rows or columns == 1):
+        return True
+    with _lines(path) as text:
+        bad_plain, in_quotes = 0, 0
+        for row in csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE):
+            bad_plain += len(row) not in (0, columns)
+            in_quotes += sum(len(cell) > 1 and cell[0] == cell[-1] == '"' for cell in row)
+    return bad_plain > 0 if bad == 0 else bad_plain >= bad or in_quotes >= bad
 
 
 def _row_record(names: Sequence[str], row: Sequence[str], text_field: str, where: str) -> Record:

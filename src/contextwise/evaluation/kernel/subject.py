@@ -4,7 +4,6 @@ import contextlib
 import copy
 import glob
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -452,18 +451,18 @@ def _digest_of_loaded(subject: Subject) -> str:
     for name, module in model.named_modules():
         # Numbers that a caller may have set, such as an attention's scaling; no counts of what the module has seen.
         numbers = ((key, value) for key, value in vars(module).items() if type(value) in (bool, int, float))
-        left_out = ("training", "gradient_checkpointing")
+        left_out = ("training", "gradient_checkpointing", "layers_are_rescaled")
         set_here = {
             key: value
             for key, value in numbers
             if not key.startswith("_") and "cached" not in key and key not in left_out
         }
-        functions = {key: value.__qualname__ for key, value in vars(module).items() if inspect.isroutine(value)}
+        functions = {key: getattr(value, "__qualname__", "") for key, value in _functions(module).items()}
         kind = f"{type(module).__module__}.{type(module).__qualname__}"
         digest.update(f"{name} {kind} {sorted(set_here.items())} {sorted(functions.items())}".encode())
         if hasattr(module, "rope_type") and follows_length(module):
             continue  # its frequencies are those of the last input
-        for key in sorted(module._non_persistent_buffers_set):
+        for key in sorted(module._non_persistent_buffers_set - {"weights"}):  # positions that grow with the inputs
             if (buffer := getattr(module, key)) is not None:
                 add(f"{name}.{key}", buffer)
     if any(map(_has_code_of_caller, model.modules())):
@@ -471,10 +470,15 @@ def _digest_of_loaded(subject: Subject) -> str:
     return digest.hexdigest()
 
 
+def _functions(module: Any) -> dict[str, Any]:
+    """The functions and other callable objects that a module has beside its submodules, by name."""
+    public = ((key, value) for key, value in vars(module).items() if not key.startswith("_"))
+    return {key: value for key, value in public if callable(value) and not isinstance(value, type)}
+
+
 def _has_code_of_caller(module: Any) -> bool:
     """Whether a class, a hook or a function takes part in a module's outputs that is of no library."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-    functions = [value for value in vars(module).values() if inspect.isroutine(value)]
     libraries = ("torch.", "transformers.", "accelerate.", "peft.", "contextwise")
-    given = [type(module), *hooks, *functions]
+    given = [type(module), *hooks, *_functions(module).values()]
     return any(not str(getattr(each, "__module__", "")).startswith(libraries) for each in given)
