@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+import sys
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -480,5 +481,8 @@ def _has_code_of_caller(module: Any) -> bool:
     """Whether a class, a hook or a function takes part in a module's outputs that is of no library."""
     hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     libraries = ("torch.", "transformers.", "accelerate.", "peft.", "contextwise")
-    given = [type(module), *hooks, *_functions(module).values()]
+    given = [*hooks, *_functions(module).values()]
+    file = Path(getattr(sys.modules.get(type(module).__module__), "__file__", None) or "")
+    if not {"site-packages", "dist-packages"} & {*file.parts}:  # installed: a layer of a library for quantization, say
+        given.append(type(module))
     return any(not str(getattr(each, "__module__", "")).startswith(libraries) for each in given)
