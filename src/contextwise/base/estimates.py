@@ -16,7 +16,7 @@ NOT_IN_JSON = {"in_json": False}
 CONFIDENCE = 0.95
 NOT_KNOWN = "–"
 Documents = Literal["fixed", "random"]
-"""What a difference is about: the held-out documents that were scored, or any like them."""
+"""The documents that a difference is about: the held-out ones that were scored, or any like them."""
 FEWEST_DOCUMENTS = 6
 """Fewer documents decide nothing: a t-interval holds for a mean of few values only if they have no outliers, and few values
 cannot show whether they have."""

@@ -43,7 +43,7 @@ _EXPECTED = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-"""What pydantic says that a value should be -> what we say."""
+"""Requirement in pydantic's messages -> the words of ours."""
 
 
 def requirement(error: Any) -> tuple[str, str]:

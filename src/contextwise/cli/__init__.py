@@ -36,7 +36,7 @@ _NO_MEMORY = re.compile(
     r"can't allocate memory|cannot allocate memory|failed to map segment from shared object|could not create a primitive$",
     re.IGNORECASE,
 )
-"""What torch, the system, the loader of libraries and oneDNN say."""
+"""Messages of torch, the system, the loader of libraries and oneDNN."""
 
 LOADS = Path("/proc/loadavg")
 """Linux's mean number of processes that want a core, and how many threads do now."""
@@ -218,7 +218,7 @@ USAGE = {
     r"No such option: (.+)": "there is no option {0}",
     r"Got unexpected extra argument(?:\(s\)|s)? \((.*)\)": "too many arguments: {0}",
 }
-"""What Typer says of a wrong command line, and what we do."""
+"""Message of Typer on a wrong command line -> ours."""
 
 
 def _of_usage(error: BaseException) -> ConfigError | None:

@@ -113,7 +113,7 @@ SETTING = re.compile(
     r"|`(?P<marked>\w+)`"
     r"|(?<![\w./'\"-])(?P<long>[a-z]+(?:_[a-z]+)+)(?![\w/'\"-]|\.\w)"
 )
-"""What may be the name of a setting in a message: the first word, a word in backticks, and one with underscores."""
+"""Possible names of settings in a message: the first word, a word in backticks, and one with underscores."""
 
 
 def with_options(message: str, options: Mapping[str, str]) -> str:

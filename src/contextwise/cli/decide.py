@@ -185,7 +185,7 @@ def compare(
 
 _PAGED = {f"a {name}": kind.resolved for name, kind in recipe_kinds().items() if kind.page}
 PAGED = listed([*_PAGED], "or")
-"""What has a page of its own beside runs."""
+"""Results with a page of their own beside runs."""
 HAVING = " nor ".join(f"{name} (it has no {file})" for name, file in _PAGED.items())
 
 

@@ -29,7 +29,7 @@ from contextwise.experiments.folder import PlannedRun, RunSetFolder
 _PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.5
 WAIT_FOR_LOCK_SECONDS = 120.0
-"""How long a run waits for a process that still holds it: one whose node was lost may be saving."""
+"""Time that a run waits for a process that still holds it: one whose node was lost may be saving."""
 
 
 class ExecutorSettings(Settings):

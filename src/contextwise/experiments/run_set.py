@@ -53,7 +53,7 @@ FAST_TRAINING: dict[str, Any] = {
     "learning_rate": 0.02,
     "beta1": 0.8,
 }
-"""How the demo and trials train by default: Muon for the blocks, AdamW with a high rate for the rest."""
+"""Settings of the demo and of trials by default: Muon for the blocks, AdamW with a high rate for the rest."""
 
 
 def with_sections(recipe: dict[str, Any]) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def named_size(family: str, size: str) -> ModelSize:
 
 
 ROTATED = {"gpt_neox": 8, "gpt2_rotary": 2, "llama": 2, "qwen3": 2}
-"""What the width of a head must be a multiple of: GPT-NeoX rotates a quarter of it in pairs, the others all of it."""
+"""Divisors of the width of a head: GPT-NeoX rotates a quarter of it in pairs, the others all of it."""
 
 
 def shape_problems(family: str, size: ModelSize) -> list[Problem]:

@@ -26,7 +26,7 @@ def peak_flops(gpu: str | None) -> float | None:
 
 
 COST = ("tokens", "input_tokens", "target_tokens", "flops", "seconds")
-"""What a row of ``metrics.jsonl`` says of the run so far."""
+"""Keys of a row of ``metrics.jsonl`` about the run so far."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ from contextwise.training.run import build_trainer, fast_steps, processes_of
 COMPARED = ("loss", "objective", "parts", "grad_norm", "learning_rate", "tokens", "input_tokens", "target_tokens")
 """Values of a training row that do not depend on the time."""
 BITS = ("python", "processor", "gpus", "cuda", "versions")
-"""What the last bits of a sum depend on, of the environment of a run."""
+"""Keys of a run's environment on which the last bits of a sum depend."""
 TOLERANCE = 0.01
 """Relative difference of losses and gradient norms that counts as equal in another environment."""
 

@@ -18,7 +18,7 @@ from contextwise_papers.intrinsic_entropy.fits import LineFit, fit_line
 THRESHOLDS = tuple(float(threshold) for threshold in np.geomspace(0.002, 0.25, 20))
 """20 thresholds from 0.002 to 0.25 (Section J.2, which does not say how they are spaced): here evenly in their logarithm."""
 ZIPF, EXPONENTIAL = (5 / 4096, 1500 / 4096), (500 / 4096, 4000 / 4096)
-"""Where the source sees a power law and an exponential decay, as shares of its 4,096 channels (Section J.2)."""
+"""Ranges in which the source sees a power law and an exponential decay, as shares of its 4,096 channels (Section J.2)."""
 SMALLEST = 1e-12
 """Relative eigenvalues below this are rounding; their logarithm means nothing."""
 

@@ -40,7 +40,7 @@ DEFAULT_RECIPE: dict[str, Any] = {
     "model": {"family": "gpt2", "size": "nano"},
     "training": {"tokens_per_step": 1024} | FAST_TRAINING,
 }
-"""What arms share where the trial has no recipe; everything else is at the defaults of training. Runs of the default length
+"""The recipe that arms share where the trial has none; all else is at the defaults of training. Runs of the default length
 have 512 steps, and the short ones of the search over rates 128."""
 BUILT_IN: dict[str, list[str]] = {
     "gpt2": [],
@@ -58,7 +58,7 @@ ARM_WORDS = {
     "contextlm-behind": "ContextLM: predicts from and adds to the first layer's output, through a gate",
     "contextlm-add": "ContextLM: the prediction is added as it is, as the paper writes it",
 }
-"""What arms that are known by name are."""
+"""Descriptions of the arms that are known by name."""
 SAME_FOR_ALL = dict.fromkeys(
     ("training.tokens", "training.steps", "training.epochs"),
     "the runs of all arms are as long as the trial's `tokens` say",
