@@ -451,6 +451,16 @@ def test_a_loaded_model_that_the_caller_has_changed_is_measured_again(change):
     assert Subject(model).digest != before
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_layers_of_an_installed_library_are_no_code_of_the_caller(monkeypatch, installed):
+    """Such as one for quantization: results of the same model are found again."""
+    place = "site-packages/quantizer" if installed else "my_project"
+    monkeypatch.setitem(sys.modules, "quantizer", SimpleNamespace(__file__=f"/usr/lib/{place}/layers.py"))
+    model = small_gpt2()
+    model.transformer.ln_f.__class__ = type("Quantized", (nn.LayerNorm,), {"__module__": "quantizer"})
+    assert (Subject(model).digest == Subject(model).digest) is installed
+
+
 def test_rotary_frequencies_are_a_part_of_a_loaded_model_unless_its_inputs_set_them():
     ids = torch.arange(60)[None] % 97
     stock = LlamaForCausalLM(LlamaConfig(**SHAPE)).eval()

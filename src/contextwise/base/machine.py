@@ -154,8 +154,8 @@ def peak_memory() -> int:
 def has_fast_bf16(device_type: str) -> bool:
     """Whether the device multiplies bf16 matrices faster than float32: a GPU, or a CPU with AMX or fast AVX-512-BF16.
 
-    Intel's processors that have AMX compute AVX-512-BF16 at half the speed of float32, and do so where a virtual machine hides
-    AMX. They are told from those without AMX, such as Cooper Lake, by AVX-512-FP16, which came with AMX.
+    Intel's processors that have AMX compute AVX-512-BF16 more slowly than float32, and do so where a virtual machine hides AMX.
+    They are told from those without AMX, such as Cooper Lake, by AVX-512-FP16, which came with AMX.
     """
     import torch
 

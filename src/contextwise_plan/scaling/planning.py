@@ -162,7 +162,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         )
     growth, prior = trend.growth(analysis.confidence), trend.prior_weight(1)
     if doubt:
-        doubt += f": this one follows published sweeps ({prior:.0%} of the weight) from the best that was measured."
+        doubt += f": from the best that was measured, this one follows published sweeps with {prior:.0%} of the weight."
     return Plan(
         budget=budget,
         best=best,

@@ -65,6 +65,7 @@ def test_evaluate_prints_json_alone_to_standard_output(contextwise, workplace):
 
 
 def test_evaluate_reports_when_the_documents_were_trained_on(contextwise):
+    say_once.cache_clear()
     status, _, errors = contextwise("evaluate runs/alpha --corpus corpus --split train")
     assert status == 0 and "trained on these very documents" in errors
 
@@ -85,6 +86,30 @@ def test_texts_that_the_run_was_trained_on_are_noted_each_time(contextwise, work
             in " ".join(errors.split())
         )
     assert "too low" in json.loads((workplace / "mixed" / "summary.json").read_text())["seen"]
+
+
+def test_texts_of_a_corpus_in_another_folder_are_noted(contextwise, workplace):
+    """The summary has the last part of its path alone."""
+    corpus = shutil.copytree(workplace / "corpus", workplace / "elsewhere" / "below")
+    recipe = {"name": "gamma", "seed": 0, "data": {"context": 32, "corpus": "elsewhere/below"}}
+    trained = Corpus.open(corpus, "train")
+    run = write_run(workplace / "gamma", small_gpt2(trained.vocab_size), trained.tokenizer(), recipe)
+    about = {"path": "below", "fingerprint": trained.fingerprint}
+    RunFolder(run).write_summary(run_summary(tokens=10, corpus=about))
+    texts = [trained.tokenizer().decode(trained.document(i)) for i in np.argsort(trained.lengths)[-4:]]
+    write_rows(workplace / "trained.jsonl", ({"text": text} for text in texts))
+    say_once.cache_clear()
+    status, _, errors = contextwise("evaluate gamma --corpus trained.jsonl")
+    assert status == 0 and "4 of the 4 documents share half or more" in " ".join(errors.split())
+
+
+def test_curves_of_two_modes_have_a_figure_each_on_the_page_of_a_run(contextwise, workplace):
+    """One has the same targets at each context, the other has not."""
+    for mode in ("bands", "running"):
+        assert contextwise(f"curve runs/beta --corpus corpus --split train --mode {mode} --context 32")[0] == 0
+    assert contextwise("report runs/beta --out page.html")[0] == 0
+    page = (workplace / "page.html").read_text()
+    assert "of the same targets (mode bands)" in page and "whose targets differ (mode running)" in page
 
 
 def test_a_run_whose_recipe_was_cut_is_measured_as_before(contextwise, workplace):

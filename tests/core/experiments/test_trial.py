@@ -579,6 +579,7 @@ def test_the_time_of_a_trial_is_that_of_its_runs(finished, corpus_folder):
     [
         ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is not an arm; did you mean 'gpt2'"),
         ({"arms": ["gpt2", "contextml"]}, "'contextml' is not an arm; did you mean 'contextlm'"),
+        ({"arms": ["gpt2", "training.schedule=cosine"]}, r"arms: \{gpt2: , mine: \[training.schedule=cosine\]\}"),
         ({"arms": {"gpt2": None}}, "arms has nothing to compare; give two arms or more"),
         ({"arms": {"gpt2": None, "b": {"model": "gpt2"}}}, "is a model that exists already"),
         ({"margin": 0}, "margin is 0, but"),

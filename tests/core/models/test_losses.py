@@ -141,14 +141,38 @@ def test_no_tensor_as_large_as_all_logits(monkeypatch):
     assert 64 * v <= largest < n * v // 4
 
 
+SHAPE = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8}
+
+
 def stock(kind):
     torch.manual_seed(0)
-    shape = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 8}
     if kind == "gpt2":
         return GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=64, n_embd=32, n_layer=2, n_head=4)).eval()
-    config = LlamaConfig(**shape) if kind == "llama" else Gemma2Config(**shape, final_logit_softcapping=0.5)
+    config = LlamaConfig(**SHAPE) if kind == "llama" else Gemma2Config(**SHAPE, final_logit_softcapping=0.5)
     return AutoModelForCausalLM.from_config(config).eval()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_cap_that_small_logits_hardly_show_is_noticed(dtype):
+    """At random weights Gemma2's cap of 30 changes logits by a thousandth; trained without it, the model would be another."""
+    capped, plain = (
+        AutoModelForCausalLM.from_config(Gemma2Config(**SHAPE, final_logit_softcapping=cap)).to(dtype).eval()
+        for cap in (30.0, None)
+    )
+    assert not losses.has_plain_head(capped) and losses.has_plain_head(plain)
+
+
+def test_logits_that_are_slightly_scaled_are_noticed():
+    model = stock("llama")
+    forward = model.forward
+
+    def scaled(*arguments, **options):
+        out = forward(*arguments, **options)
+        return out.__class__(logits=out.logits * 1.0003)
+
+    model.forward = scaled
+    assert not losses.has_plain_head(model)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma2"])

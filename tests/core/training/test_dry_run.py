@@ -17,6 +17,7 @@ from contextwise.training import Recipe, dry_run
 from contextwise.training.inputs import TrainingInputs
 from contextwise.training.run import train
 from small import EXACT, recipe_values
+from trained import half_done
 
 TRAIN = """
 import sys
@@ -141,3 +142,12 @@ def test_the_peak_is_that_of_the_run(shape, corpus_folder, tmp_path):
     command = [sys.executable, "-c", TRAIN, str(file)]
     peak = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
     assert planned["peak_bytes"] == pytest.approx(peak, rel=0.15)
+
+
+def test_a_run_that_has_begun_is_timed_in_its_precision(corpus_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("contextwise.training.branching.has_fast_bf16", lambda device: True)
+    values = half_done(corpus_folder, tmp_path / "run", precision="auto")
+    monkeypatch.setattr("contextwise.training.branching.has_fast_bf16", lambda device: False)
+    timed, build = [], dry_run.build_trainer
+    monkeypatch.setattr(dry_run, "build_trainer", lambda *given: timed.append(build(*given)) or timed[0])
+    assert dry_run.dry_run(Recipe.model_validate(values)).precision == "bf16" and timed[0].args.bf16
