@@ -30,6 +30,10 @@ OTHER_NAMES = {
     "eval_steps": ("evaluate_every",),
     "checkpoint_every": ("save_every",),
     "save_steps": ("save_every",),
+    "dropout": ("options",),
+    "rope_theta": ("options",),
+    "activation": ("options",),
+    "num_key_value_heads": ("options",),
 }
 """Names of other training scripts -> the key that is meant."""
 _EXPECTED = {

@@ -218,9 +218,10 @@ def comparison_parts(comparison: CurveComparison) -> list[RenderableType]:
 
 
 def ranking(curves: list[ComparedCurve]) -> str:
-    """The curves in the order of their last tenths, else of their lowest bins, each with its distance to the one before.
+    """The curve with the lowest last tenth, else with the lowest bin, and the differences between neighbours in this order.
 
-    Where they are of runs, the sentence says that it is about these runs alone.
+    As in the tables, a difference is that of the curve that was given later, minus the earlier one. Where they are of runs,
+    the sentence says that it is about these runs alone.
     """
     ordered = sorted(curves, key=lambda curve: (curve.best_context_loss or curve.lowest).value)
     where = of_single_runs([curve.shown for curve in ordered if curve.single_run], len(curves))
@@ -228,10 +229,12 @@ def ranking(curves: list[ComparedCurve]) -> str:
     first = f"{f'{where[:1].upper()}{where[1:]}, ' if where else ''}{ordered[0].shown} has the lowest {what}"
     words = []
     for before, curve in itertools.pairwise(ordered):
-        difference = curve.tail_minus(before) or curve.lowest_minus(before)
-        how = "higher" if difference.decided else "no significant difference"
+        earlier, later = sorted((before, curve), key=curves.index)
+        difference = later.tail_minus(earlier) or later.lowest_minus(earlier)
+        decided = "higher" if difference.value > 0 else "lower"
+        how = decided if difference.decided else "no significant difference"
         why = f" ({difference.too_few})" if difference.too_few else ""
-        words.append(f"{curve.shown} − {before.shown} = {difference:+.4f} nats per token, {how}{why}")
+        words.append(f"{later.shown} − {earlier.shown} = {difference:+.4f} nats per token, {how}{why}")
     return f"{first}: {'; '.join(words)}."
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypedDict
 
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, count, counted
+from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, counted
 from contextwise.base.views import Viewed
 from contextwise.comparison.sequential import (
     FEWEST_SEEDS,
@@ -44,6 +44,8 @@ class Comparison:
     where: str = ""  # what the decision is about, in place of the documents' reading
     looked: Sequence[int] = field(default=(), metadata=NOT_IN_JSON)
     """The numbers of seeds after which one looked, the only ones that can decide; after each where it is empty."""
+    compute: str = field(default="", metadata=NOT_IN_JSON)
+    """Of each run in words, such as "the FLOPs of 131k tokens"."""
 
     IN_JSON: ClassVar = ("decision", "decided_after", "difference", "sentence", "seeds_to_decide")
 
@@ -88,18 +90,9 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The decision in one sentence."""
-        return self.in_words()
-
-    @property
-    def seeds_to_decide(self) -> tuple[int | None, int | None] | None:
-        """:attr:`further_seeds` of an open decision."""
-        return None if self.decided_after else self.further_seeds
-
-    def in_words(self, several_budgets: bool = False) -> str:
-        """The decision in one sentence, with its budget where there are several."""
+        """The decision in one sentence, with the compute that it holds for."""
         difference, seeds = self.difference, self.decided_after or len(self.looks)
-        at = f" at {count(self.budget)} tokens" if several_budgets else ""
+        at = f" at {self.compute}" if self.compute else ""
         shown = f"{difference:+.4f} {difference.unit}"
         after = f"after {counted(seeds, 'seed')} {self.where or READINGS[self.documents]}"
         decision = self.decision
@@ -108,7 +101,12 @@ class Comparison:
             return f"{self.arm} and {self.reference} are equivalent within {self.margin:g}{at}: {shown} {after}.{same}"
         if decision != "undecided":
             return f"{self.arm} is {decision} than {self.reference}{at}: {shown} {after}."
-        return f"Undecided {after}{at}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
+        return f"Undecided{at} {after}: {self.arm} − {self.reference} = {shown}. {self.needed()}"
+
+    @property
+    def seeds_to_decide(self) -> tuple[int | None, int | None] | None:
+        """:attr:`further_seeds` of an open decision."""
+        return None if self.decided_after else self.further_seeds
 
     def needed(self) -> str:
         """What an open decision would take."""

@@ -2,6 +2,7 @@
 
 import math
 import zlib
+from collections.abc import Collection
 from contextvars import ContextVar
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import nn
 from transformers import GPT2Config, GPTNeoXConfig, LlamaConfig, PreTrainedConfig, PreTrainedModel, Qwen3Config
 from transformers import initialization as init
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, Problem, did_you_mean, one_line
 from contextwise.models.families import initialize_module
 from contextwise.models.sizes import SIZES, ModelSize, shape_problems
 from contextwise.models.spec import build_model, meta_model
@@ -20,6 +21,31 @@ STATE_BYTES = 16
 ACTIVATION_BYTES = 34
 """Of a Transformer block for each position and channel in 16 bits, with attention that keeps no matrix of its own (Korthikanti
 et al. 2022, "Reducing activation recomputation in large Transformer models", Section 4.1)."""
+OWN_SETTINGS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "max_position_embeddings": "max_context",
+    "intermediate_size": "feed_forward",
+    "n_inner": "feed_forward",
+    "d_ff": "feed_forward",
+    "tie_word_embeddings": "tie_embeddings",
+}
+"""Fields of stock configurations that a setting of the section ``model`` gives."""
+NOT_FOR_PRETRAINING = (
+    "add_cross",
+    "bos_",
+    "classifier_",
+    "eos_",
+    "is_",
+    "pad_",
+    "pretraining_tp",
+    "summary_",
+    "use_cache",
+    "vocab_",
+)
+"""First letters of the fields of stock configurations that a recipe does not change."""
 _seed: ContextVar[int | None] = ContextVar("seed", default=None)
 
 
@@ -77,6 +103,48 @@ def backbone_config(
     if family == "qwen3":
         return Qwen3Config(head_dim=width // heads, **common, **gated)
     raise ConfigError(f"model.family is {family!r}, but the families of decoders are {', '.join(SIZES)}")
+
+
+def with_options(config: PreTrainedConfig, options: dict[str, Any], settings: Collection[str]) -> PreTrainedConfig:
+    """A stock configuration with other values of its own fields; those of a field that is a dictionary are merged.
+
+    Args:
+        options: field -> value, such as ``{"attn_pdrop": 0.1}``.
+        settings: names of the settings of the section ``model``.
+
+    Raises:
+        ConfigError: a field is unknown or has a setting of its own, or transformers builds no model with the values.
+    """
+    if not options:
+        return config
+    named = {own: name for name, own in config.attribute_map.items()}
+    own = {
+        name: OWN_SETTINGS.get(named.get(name, name), "") for name in [*type(config).__annotations__, *named.values()]
+    }
+    free = [
+        name for name, setting in own.items() if setting not in settings and not name.startswith(NOT_FOR_PRETRAINING)
+    ]
+    values = config.to_dict()
+    values.pop("layer_types", None)  # follows from other fields unless it is given
+    for name, value in options.items():
+        if own.get(name) in settings:
+            fix = f"set model.{own[name]}"
+            raise ConfigError(Problem("but has a setting of its own", f"model.options.{name}", value, fix=fix))
+        if name not in free:
+            why = f"but {type(config).__name__} has {', '.join(free) or 'no further field'}"
+            raise ConfigError(Problem(why, f"model.options.{name}", value, fix=did_you_mean(name, free)))
+        merged = isinstance(value, dict) and isinstance(values.get(name), dict)
+        values[name] = values[name] | value if merged else value
+    try:
+        changed = type(config).from_dict(values)
+        inputs = {"input_ids": torch.zeros((1, 2), dtype=torch.long, device="meta")}
+        if changed.is_encoder_decoder:
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        meta_model(changed)(**inputs)
+    except Exception as error:  # of any class: transformers checks some values where it builds or runs the model
+        why = f"but with these options transformers gives {type(error).__name__}: {one_line(error)}"
+        raise ConfigError(Problem(why, "model.options", options)) from error
+    return changed
 
 
 def parameter_count(config: PreTrainedConfig) -> int:

@@ -124,6 +124,10 @@ class NewModel(ModelSettings):
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: Length | None = Field(default=None, description="positions; by default the training context")
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="further fields of the family's configuration in transformers: {attn_pdrop: 0.1} for dropout in gpt2",
+    )
 
     @classmethod
     def claims(cls, values: dict[str, Any]) -> bool:
@@ -159,10 +163,12 @@ class NewModel(ModelSettings):
         """The stock configuration, without the sections' parts."""
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
+        from contextwise.models.building import with_options
         from contextwise.training.model import composed
 
         size = known_size(self.vocab_size, vocab_size)
-        return composed(self.stock(size, self.max_context or recipe.data.context, end_of_text), self, recipe.singles)
+        stock = self.stock(size, self.max_context or recipe.data.context, end_of_text)
+        return composed(with_options(stock, self.options, type(self).model_fields), self, recipe.singles)
 
     @field_validator("family", mode="before")
     @classmethod

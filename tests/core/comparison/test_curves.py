@@ -104,7 +104,7 @@ def test_models_are_ranked_by_the_last_tenth(tmp_path):
     laws = {"y": LONG, "x": SHORT}
     same = [written(tmp_path / "bands", name, 8, law, SIX, mode="bands") for name, law in laws.items()]
     words = ranking(compare_curves(open_curves(same)).curves)
-    assert words.startswith("x has the lowest loss in its lowest bin: y − x = +0.2250 [") and "token, higher." in words
+    assert words.startswith("x has the lowest loss in its lowest bin: x − y = −0.2250 [") and "token, lower." in words
 
 
 def test_a_curve_that_is_given_twice_is_refused(tmp_path):

@@ -115,7 +115,7 @@ def test_an_arm_like_the_reference_is_equivalent_and_one_that_hardly_learns_is_w
     half = half_widths(4, 0.975)[-1] * differences.std(ddof=1)
     assert slower["difference"]["value"] == pytest.approx(differences.mean())
     assert slower["difference"]["high"] == pytest.approx(differences.mean() + half)
-    assert result["sentences"][1].startswith("slower is worse than gpt2: +")
+    assert result["sentences"][1].startswith("slower is worse than gpt2 at the FLOPs of 256 tokens: +")
 
 
 def test_the_losses_are_those_of_the_held_out_documents(finished, corpus_folder):
@@ -298,7 +298,7 @@ def test_a_decided_arm_gets_no_further_seeds(corpus_folder, tmp_path, monkeypatc
     result = trial.run()
     assert trained == [["alike", "gpt2", "slower"]] * 4 + [["alike", "gpt2"]]
     assert result.stopped == "seeds"
-    assert "Undecided after 5 seeds" in result.sentences[0] and "seeds in all" in result.sentences[0]
+    assert "Undecided at the FLOPs of 256 tokens after 5 seeds" in result.sentences[0] and "seeds in all" in result.sentences[0]
 
 
 @pytest.mark.long

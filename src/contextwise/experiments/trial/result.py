@@ -87,9 +87,8 @@ class TrialResult(Decided):
     @property
     def findings(self) -> list[str]:
         """The decision of each comparison, and what the budgets say together."""
-        several = len(self.budgets) > 1
         along = [sentence for each in self.along_budgets for sentence in each.sentences]
-        return [*(each.in_words(several) for each in self.comparisons), *along]
+        return [*(each.sentence for each in self.comparisons), *along]
 
     @property
     def sentences(self) -> list[str]:

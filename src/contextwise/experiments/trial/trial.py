@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from contextwise.base.errors import ConfigError, ContextwiseError, NotFiniteError, TrainingError, check_alone
-from contextwise.base.estimates import as_json, listed
+from contextwise.base.estimates import as_json, count, listed
 from contextwise.base.files import exclusive, read_sealed_json, write_sealed_json
 from contextwise.base.progress import interruption, say
 from contextwise.base.runs import RunFolder, differing_keys
@@ -37,6 +37,7 @@ from contextwise.experiments.trial.result import AlongBudgets, TrialPlan, TrialR
 from contextwise.experiments.trial.search import SEARCH_SEED, ChosenRate, RateRow, Search, doubtful_rates
 from contextwise.experiments.trial.settings import TrialSettings, setting_in_words
 
+COMPUTE = {"time": "the training time of ", "flops": "the FLOPs of ", "tokens": ""}
 TIMED_ROUNDS = {"time": 5, "flops": 2, "tokens": 2}
 LOWER_RATE = "For another answer begin another trial (--out), with a lower rate or a lower training.clip for all arms."
 
@@ -287,7 +288,8 @@ class Trial:
                 path = looks(differences_SN, self._tokens_N, self.confidence)
                 half = document_half_width(differences_SN, self._tokens_N, self.confidence)
                 common = (self.settings.margin, self.settings.documents, path, half)
-                result.append(Comparison(arm, base, budget, *common))
+                compute = f"{COMPUTE[self.settings.equal]}{count(budget)} tokens"
+                result.append(Comparison(arm, base, budget, *common, compute=compute))
         return result
 
     def _along_budgets(self, lengths: list[Length], seeds: int) -> list[AlongBudgets]:
