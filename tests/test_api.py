@@ -34,7 +34,7 @@ from contextwise.comparison import compared_runs
 from contextwise.comparison.comparison import compare
 from contextwise.data import Corpus, prepare_corpus
 from contextwise.data.tokenizers import byte_tokenizer
-from contextwise.evaluation.kernel import Measure, Subject, measure, measures
+from contextwise.evaluation.kernel import Measure, Subject, measure, measures, results_of
 from contextwise.evaluation.measures.curve import DEFAULT_SAMPLES, Curve
 from contextwise.evaluation.measures.loss import Loss
 from contextwise.experiments.trial.settings import TrialSettings
@@ -175,6 +175,15 @@ def test_the_page_of_a_run_begins_with_its_answer_and_its_context_curve(results,
     assert text.index('class="verdict"') < text.index('id="context-0"') < text.index('id="training"')
     ticks = json.loads(re.search(r'id="figures">(.*?)</script>', text)[1])["context-0"]["layout"]["xaxis"]
     assert ticks["tickvals"][:3] == [1, 2, 4] and ticks["ticktext"][:3] == ["1", "2", "4"]
+
+
+def test_two_curves_of_a_run_have_a_colour_each(results, tmp_path):
+    run = RunFolder(shutil.copytree(results["run"].path, tmp_path / "run"))
+    (first,) = results_of(run.evaluation, "curve")
+    shutil.copytree(first.path, first.path.with_name(f"{first.path.name}-again"))
+    text = run.page(tmp_path / "page.html").read_text()
+    traces = json.loads(re.search(r'id="figures">(.*?)</script>', text)[1])["context-0"]["data"]
+    assert len({trace["name"] for trace in traces}) == len({trace["meta"]["series"] for trace in traces}) == 2
 
 
 def test_ticks_are_powers_of_two_that_a_reader_knows():

@@ -345,8 +345,8 @@ def load_tokenizer(spec: str, end_of_text: str | None = None) -> CorpusTokenizer
     """
     if spec == "bytes":
         return byte_tokenizer()
-    learned = [f"train:{size[1]}"] if (size := re.search(r":(\d+)$", spec)) else []
-    hint = misspelt(spec, [*PACKAGED, "bytes", *learned])
+    size = re.search(r"(?:^|:)(\d+)$", spec)
+    hint = f"; did you mean train:{size[1]}?" if size else misspelt(spec, [*PACKAGED, "bytes"])
     try:
         path = gguf_folder(spec) or expanded(spec)
     except CheckpointError as error:

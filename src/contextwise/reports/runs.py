@@ -121,8 +121,10 @@ def _context_curves(curves: list[Curve]) -> list[Part]:
     for curve in curves:
         for result in results_of(curve.run.evaluation, "curve"):
             mode = result.summary["settings"]["mode"]
-            on, many = found.setdefault((result.summary["label"], mode), {}), result.path.name
-            on[f"{curve.label} ({many})" if curve.label in on else curve.label] = (result, curve.series)
+            on, name, series = found.setdefault((result.summary["label"], mode), {}), curve.label, curve.series
+            if name in on:  # a further curve of one run has a colour of its own
+                name, series = f"{name} ({result.path.name})", max(used for _, used in on.values()) + len(curves)
+            on[name] = (result, series)
     parts: list[Part] = []
     for number, ((data, mode), results) in enumerate(found.items()):
         windows = (

@@ -193,7 +193,7 @@ def chunks_table(reading: Reading, attention: dict[str, np.ndarray], reference: 
     for chunk in range(len(sums[reference])):
         text = "".join(piece for piece, of in zip(shown, reading.chunks, strict=True) if of == chunk)
         changes = (sums[name][chunk] / sums[reference][chunk] - 1 for name in others)
-        rows.append([f"{chunk + 1}: {text.strip()}", *(values[chunk] for values in sums.values()), *changes])
+        rows.append([f"{chunk + 1}: {' '.join(text.split())}", *(values[chunk] for values in sums.values()), *changes])
     columns = [(name, ".4f") for name in sums] + [(f"{name} to {reference}", "+.1%") for name in others]
     title = f"Attention received by each chunk of {reading.chunk_size} tokens; {about}"
     return table_of(title, ["chunk", *columns], rows)
