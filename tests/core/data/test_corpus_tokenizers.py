@@ -158,7 +158,7 @@ def test_invalid_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "hub_problem", lambda: "the Hub is away")
     with pytest.raises(DataError, match=r"there is no tokenizer folder tran:300; did you mean train:300\?"):
         load_tokenizer("tran:300")
-    with pytest.raises(DataError, match=r"there is no tokenizer folder 2048 here, and the Hub is away; did you mean train:2048\?"):
+    with pytest.raises(DataError, match=r"folder 2048 here, and the Hub is away; did you mean train:2048\?"):
         load_tokenizer("2048")
     with pytest.raises(DataError, match=r"there is no tokenizer folder gpt9 here, and the Hub is away"):
         load_tokenizer("gpt9")

@@ -298,7 +298,10 @@ def test_a_decided_arm_gets_no_further_seeds(corpus_folder, tmp_path, monkeypatc
     result = trial.run()
     assert trained == [["alike", "gpt2", "slower"]] * 4 + [["alike", "gpt2"]]
     assert result.stopped == "seeds"
-    assert "Undecided at the FLOPs of 256 tokens after 5 seeds" in result.sentences[0] and "seeds in all" in result.sentences[0]
+    assert (
+        "Undecided at the FLOPs of 256 tokens after 5 seeds" in result.sentences[0]
+        and "seeds in all" in result.sentences[0]
+    )
 
 
 @pytest.mark.long
