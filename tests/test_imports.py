@@ -121,6 +121,12 @@ def test_public_modules_have_few_names_that_exist():
         assert all(hasattr(module, each) for each in module.__all__)
 
 
+def test_our_other_packages_have_the_names_that_they_say():
+    for package in filter(None, STANDS_ON):
+        module = importlib.import_module(package)
+        assert all(hasattr(module, each) for each in getattr(module, "__all__", ()))
+
+
 def test_names_from_inside_the_core_only_become_fewer():
     """Names that our packages import from the core, beside those of its public modules, which are all that a stranger has."""
     public = {f"{CORE.name}{name}" for name in PUBLIC}

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from contextwise.api import Changes, output, plain_values
+from contextwise.api import output, plain_values
 
 if TYPE_CHECKING:
+    from contextwise.api import Changes
     from contextwise_plan.sweeps.sweep import Sweep
 
 
 def sweep(
-    recipe: str | Path, changes: Changes | None = None, out: str | Path | None = None, *, verbose: bool = False
+    recipe: str | Path, changes: "Changes | None" = None, out: str | Path | None = None, *, verbose: bool = False
 ) -> "Sweep":
     """Train a grid of sizes and contexts, or resume it, as ``contextwise plan sweep`` does.
 
