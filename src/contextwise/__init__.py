@@ -36,16 +36,7 @@ __all__ = [
     "train",
     "trial",
 ]
-_lazy_export = lazy_exports(
-    __name__,
-    {
-        "api": " ".join(name for name in __all__ if name.islower() and name != "decide"),
-        "base.runs": "RunFolder",
-        "data": "Corpus",
-        "decisions": "decide",
-        "models": "ContextLMConfig ContextLMForCausalLM",
-    },
-)
+_lazy_export, _ = lazy_exports(__name__)
 Viewed.views = partial(importlib.import_module, "contextwise.reports.views")
 
 

@@ -17,19 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Curve", "Evaluation", "InputFile", "Loss", "Measure", "Outcome", "Result", "Sampling", "Subject"]
 __all__ += ["Work", "batches", "check_tokens", "measure", "positions", "score_documents"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "evaluation.kernel": "InputFile Measure Outcome Result Subject Work measure",
-        "evaluation.kernel.subject": "positions",
-        "evaluation.measures.curve": "Curve",
-        "evaluation.measures.loss": "Evaluation Loss",
-        "evaluation.sampling": "Sampling",
-        "evaluation.scoring.windows": "batches check_tokens score_documents",
-    },
-    "contextwise",
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__)

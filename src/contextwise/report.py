@@ -15,17 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Page", "Row", "Section", "Table", "as_json", "count", "counted", "duration", "figure"]
 __all__ += ["listed", "progress_bar", "say", "terminal", "written"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "base.estimates": "as_json count counted duration listed written",
-        "base.progress": "progress_bar say",
-        "base.tables": "Column Row Table terminal",
-        "reports.page": "Page Section figure",
-    },
-    "contextwise",
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__)

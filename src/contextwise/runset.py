@@ -17,19 +17,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AnyExecutor", "Arm", "ExecutorSettings", "PlannedRun", "Question", "RecipeValues", "Run", "RunCost"]
 __all__ += ["RunSet", "RunSetFolder", "RunSetSettings", "RunState", "cost_of", "size_name", "train_run"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "experiments.cost": "RunCost cost_of",
-        "experiments.executors": "ExecutorSettings train_run",
-        "experiments.folder": "PlannedRun Question RunSetFolder RunState",
-        "experiments.grid": "size_name",
-        "experiments.launchers": "AnyExecutor",
-        "experiments.run_set": "Arm RecipeValues Run RunSet RunSetSettings",
-    },
-    "contextwise",
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -36,19 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["CONFIDENCE", "NORMAL", "Estimate", "LossWriter", "Part", "correlation_estimate", "estimate"]
 __all__ += ["mean_correlation", "mean_estimate", "plus_minus", "ratio_difference", "ratios", "student_t"]
 __all__ += ["wilson", "with_seeds"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "base.estimates": "CONFIDENCE Estimate",
-        "base.intervals": "NORMAL Part correlation_estimate estimate mean_correlation mean_estimate plus_minus "
-        "ratio_difference ratios student_t wilson with_seeds",
-    },
-    "contextwise",
-)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_exports(__name__)
 
 
 LONGEST_NAME = 80

@@ -12,13 +12,4 @@ if TYPE_CHECKING:
     from contextwise_plan.sweeps.sweep import Sweep
 
 __all__ = ["Landscape", "Sweep", "SweepPoint", "load_sweep", "run_points", "sweep", "sweep_points"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "api": "sweep",
-        "optimum": "Landscape",
-        "sweeps.points": "SweepPoint run_points sweep_points",
-        "sweeps.recipe": "load_sweep",
-        "sweeps.sweep": "Sweep",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -1,7 +1,10 @@
 """Lazy imports: names that are imported at first use, to keep the import of a package fast."""
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -11,13 +14,16 @@ def object_named(name: str) -> Any:
     return getattr(importlib.import_module(module), member)
 
 
-def lazy_exports(module: str, homes: Mapping[str, str], package: str = "") -> Callable[[str], Any]:
-    """Create a module's ``__getattr__`` (PEP 562); ``homes`` maps modules below it, or ``package``, to names."""
-    home = {name: place for place, names in homes.items() for name in names.split()}
+def lazy_exports(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A module's ``__getattr__`` and ``__dir__`` (PEP 562): what it imports under ``TYPE_CHECKING``, at the first use."""
+    this = sys.modules[module]
+    blocks = (each for each in ast.parse(Path(str(this.__file__)).read_bytes()).body if isinstance(each, ast.If))
+    imports = (each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom))
+    homes = {alias.name: str(each.module) for each in imports for alias in each.names}
 
     def __getattr__(name: str) -> Any:
-        if name not in home:
+        if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package or module}.{home[name]}"), name)
+        return getattr(importlib.import_module(homes[name]), name)
 
-    return __getattr__
+    return __getattr__, lambda: list(this.__all__)

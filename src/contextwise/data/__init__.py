@@ -20,15 +20,4 @@ if TYPE_CHECKING:
 
 __all__ = ["BadRecord", "Corpus", "Document", "Form", "Record", "Source", "Windows", "checked", "in_tokens"]
 __all__ += ["open_source", "prepare_corpus", "read_objects", "readable", "source_digest", "token_count"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "corpus": "Corpus",
-        "document_lengths": "in_tokens token_count",
-        "input_files": "Form checked read_objects readable",
-        "prepare": "prepare_corpus",
-        "sources": "open_source source_digest",
-        "sources.source": "BadRecord Document Record Source",
-        "windows": "Windows",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -18,14 +18,4 @@ if TYPE_CHECKING:
 __all__ = ["IGNORED", "ContextLMConfig", "ContextLMForCausalLM", "Losses", "ModelSize", "ModelSpec"]
 __all__ += ["backbone_config", "build_model", "final_hidden_states", "labelled_losses", "load_config"]
 __all__ += ["load_model", "load_tokenizer", "register_model", "token_losses"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "building": "backbone_config",
-        "contextlm": "ContextLMConfig ContextLMForCausalLM",
-        "loading": "load_config load_model load_tokenizer",
-        "losses": "IGNORED final_hidden_states token_losses",
-        "sizes": "ModelSize",
-        "spec": "Losses ModelSpec build_model labelled_losses register_model",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -23,13 +23,4 @@ if TYPE_CHECKING:
 __all__ = ["VALIDATION_SEED", "Addition", "CorpusData", "DataSection", "DataSettings", "HeldOut"]
 __all__ += ["ModelSection", "ModelSettings", "NewModel", "Recipe", "SizedModel", "TrainingInputs", "Width"]
 __all__ += ["load_recipe", "train"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "inputs": "TrainingInputs VALIDATION_SEED",
-        "kinds": "NewModel SizedModel",
-        "recipe": "Recipe load_recipe",
-        "run": "train",
-        "settings": "Addition CorpusData DataSection DataSettings HeldOut ModelSection ModelSettings Width",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -15,6 +15,4 @@ if TYPE_CHECKING:
     from contextwise_papers.cue.modeling import CueForCausalLM
 
 __all__ = ["CueConfig", "CueForCausalLM", "LSTMConfig", "LSTMForCausalLM"]
-__getattr__ = lazy_exports(
-    __name__, {"config": "CueConfig", "lstm": "LSTMConfig LSTMForCausalLM", "modeling": "CueForCausalLM"}
-)
+__getattr__, __dir__ = lazy_exports(__name__)

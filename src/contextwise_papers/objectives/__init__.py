@@ -11,12 +11,4 @@ if TYPE_CHECKING:
     from contextwise_papers.objectives.spans import UL2, SpanCorruption
 
 __all__ = ["UL2", "Infilling", "Instruction", "MultiTokenConfig", "MultiTokenForCausalLM", "SpanCorruption"]
-__getattr__ = lazy_exports(
-    __name__,
-    {
-        "infilling": "Infilling",
-        "instruction": "Instruction",
-        "multitoken": "MultiTokenConfig MultiTokenForCausalLM",
-        "spans": "UL2 SpanCorruption",
-    },
-)
+__getattr__, __dir__ = lazy_exports(__name__)

@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "Trial", "TrialSettings", "load_trial"]
 
 # Settings that are at fault are refused before torch is imported.
-__getattr__ = lazy_exports(__name__, {"settings": "BUILT_IN TrialSettings load_trial", "trial": "Trial"})
+__getattr__, __dir__ = lazy_exports(__name__)
