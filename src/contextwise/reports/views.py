@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from contextwise.base.errors import ConfigError
-from contextwise.base.estimates import Estimate, count, duration
+from contextwise.base.estimates import Estimate
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import Terminal
-from contextwise.base.runs import RunFolder, measured_on
-from contextwise.base.tables import Column, Table
+from contextwise.base.runs import RunFolder
+from contextwise.base.tables import Table
 from contextwise.reports.drawing import colours, drawn
 from contextwise.reports.page import (
     Page,
@@ -116,26 +116,6 @@ def page_of_measurement(result: Any, *figures: Section) -> Page:
     return Page(f"{result.measure}: {model}", sections, subtitle, [f"{result.answer}."])
 
 
-def _of_run(run: RunFolder) -> Table:
-    """Name, state, losses and cost of a run."""
-    recipe, metrics = run.recipe(), run.metrics()
-    rows: list[list[Any]] = [["name", str(recipe.get("name"))], ["seed", str(recipe.get("seed"))]]
-    known = run.summary() if run.finished else {}
-    if known:
-        rows.append(["parameters", count(known["parameters"])])
-        rows.append(["tokens", f"{known['tokens']:,} in {known['steps']:,} steps"])
-        rows.append(["training time", duration(known["seconds"])])
-    else:
-        step = max((row.get("step", 0) for row in metrics), default=0)
-        rows.append(["state", f"not finished, at step {step:,}"])
-    losses = [row["loss"] for row in metrics if row.get("kind") == "train"]
-    rows += [["training loss", f"{losses[-1]:.4f}, of the newest steps"]] if losses else []
-    for row in run.metrics("validation")[-1:]:
-        loss = known.get("validation_loss", row["loss"])  # of the exported weights, which may be earlier ones
-        rows.append(["validation loss", f"{loss:.4f}{measured_on(recipe, row.get('examples'))}"])
-    return Table(f"Run {run.path}", [Column("", "text"), Column("", "text", align="left")], rows)
-
-
 def text_of(result: Any) -> str:
     """What the verb of a result prints, in 80 columns."""
     text = io.StringIO()
@@ -169,8 +149,8 @@ TEXTS = {
 
 def html_of(result: Any) -> str:
     """A result for a notebook: its conclusions, its main figure as a drawing, and its first tables with their notes."""
-    if isinstance(result, RunFolder):
-        return shown(_of_run(result)) if result.exists else shown(f"no run at {result.path}")
+    if isinstance(result, RunFolder) and not result.exists:
+        return shown(f"no run at {result.path}")
     whole = page_of(result)
     plots, tables = _main_plots(whole), [each for each in whole.sections if _has_table(each)][:2]
     numbers = [part for section in tables for part in section.parts if not isinstance(part, Plot)]
