@@ -138,6 +138,9 @@ def right(report: Report, scale: Scale, **_: Any) -> None:
     report.result["seconds"] = dict(sorted(seconds.items(), key=lambda item: -item[1])[:20])
     report.result["exit_status"] = int(status)
     print(f"right: {report.result['passed']} passed, {len(report.result['failed'])} failed")
+    if status:
+        report.save(finished=True)
+        raise SystemExit(int(status))
 
 
 # ---- fast ----
@@ -296,7 +299,7 @@ def memory(shape: tuple[Any, ...], device: str, data: Path) -> dict[str, Any]:
 
 def room(report: Report, scale: Scale, folder: Path, **_: Any) -> None:
     """Memory, generation and scoring."""
-    from benchmarks import generation, harness_loglikelihood
+    from benchmarks import harness_loglikelihood
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -309,22 +312,29 @@ def room(report: Report, scale: Scale, folder: Path, **_: Any) -> None:
         report.save()
         print(f"room, peak memory at {name}: {result['peak_bytes']}", flush=True)
     report.add("generation", {})
-    shape_name, all_rows = scale.generation
-    for compiled in (False, True) if scale.compile else (False,):  # the compiled ways last: they take minutes
-        for rows in all_rows:
-            key = f"{shape_name}, {rows}{', compiled' * compiled}"
-            report.result["generation"][key] = generation.measure_ways(
-                shape_name, rows, min(2, scale.rounds), device, compiled
-            )
-            report.save()
+    _generation(report, scale, device, compiled=False)
     if importlib.util.find_spec("lm_eval") is None:
         report.result["left_out"]["scoring"] = "lm_eval is not installed"
-        return
-    size, context, documents = scale.scoring
-    model, corpus = harness_loglikelihood.random_model(folder, size, context, documents)
-    ways = ("evaluate", "lm_eval", *(("curve", harness_loglikelihood.SAME) if scale.compile else ()))
-    result = harness_loglikelihood.measure_corpus(model, corpus, "validation", scale.rounds, str(folder), ways)
-    report.add("scoring", result)
+    else:
+        size, context, documents = scale.scoring
+        model, corpus = harness_loglikelihood.random_model(folder, size, context, documents)
+        ways = ("evaluate", "lm_eval", *(("curve", harness_loglikelihood.SAME) if scale.compile else ()))
+        result = harness_loglikelihood.measure_corpus(model, corpus, "validation", scale.rounds, str(folder), ways)
+        report.add("scoring", result)
+    if scale.compile:  # last, since they take minutes
+        _generation(report, scale, device, compiled=True)
+
+
+def _generation(report: Report, scale: Scale, device: str, compiled: bool) -> None:
+    """Times of generated tokens for each number of rows."""
+    from benchmarks import generation
+
+    shape_name, all_rows = scale.generation
+    for rows in all_rows:
+        key = f"{shape_name}, {rows}{', compiled' * compiled}"
+        ways = generation.measure_ways(shape_name, rows, min(2, scale.rounds), device, compiled)
+        report.result["generation"][key] = ways
+        report.save()
 
 
 PARTS: dict[str, Callable[..., None]] = {"right": right, "fast": fast, "room": room}

@@ -30,7 +30,7 @@ for argument in "$@"; do [ "$argument" = --small ] && scale=4; done # a CPU may 
 import importlib.util, sys, tomllib
 named = tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]
 modules = {"pyyaml": "yaml"}
-names = [each.split(">")[0] for each in named] + ["pytest", "hypothesis"]
+names = [each.split(">")[0] for each in named] + ["pytest", "hypothesis", "xdist"]
 missing = [name for name in names if importlib.util.find_spec(modules.get(name, name)) is None]
 if missing:
     sys.exit(f"these packages are missing: {', '.join(missing)}; how to bring them along is at the top of benchmarks/gpu.sh")

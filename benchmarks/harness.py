@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from contextwise.base.machine import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,9 +45,9 @@ class Outcome:
 
     def spread(self, name: str, against: str) -> tuple[float, float]:
         """Lower and upper quartile of that ratio over the rounds."""
-        ratios = sorted(a / b for a, b in zip(self.seconds[against], self.seconds[name], strict=True))
-        quarter = len(ratios) // 4
-        return ratios[quarter], ratios[-quarter - 1]
+        ratios = [a / b for a, b in zip(self.seconds[against], self.seconds[name], strict=True)]
+        low, high = np.percentile(ratios, [25, 75])
+        return float(low), float(high)
 
 
 def alternate(

@@ -48,7 +48,6 @@ class Loop:
     device: str
     optimizer: str = "adamw"
     checkpointing: bool = False
-    workers: int = 0  # processes that load examples, of contextwise
     turn: int = 3  # optimizer steps
     first: int = field(default=2, kw_only=True)  # steps before the first turn
 
@@ -161,7 +160,6 @@ def contextwise(loop: Loop, data: Path) -> None:
         "compile": loop.compile,
         "gradient_checkpointing": loop.checkpointing,
         "device": loop.device,
-        "workers": loop.workers,
         "evaluation_tokens": 0,
         "save_every": ENDLESS,
     }

@@ -14,11 +14,13 @@ from contextwise_plan.scaling.planning import Plan
 
 def plan_tables(plan: Plan, analysis: Analysis) -> RenderableType:
     """The answer, why, and what it does not say."""
-    context, lost = plan.rounded
-    costs = f"costs {lost:.4f} nats more" if lost > 0 else f"costs nothing by the law ({-lost:.4f} nats less)"
-    nearest = f"The nearest power of two, {context}, {costs}."
+    nearest = []
+    if plan.rounded is not None:
+        context, lost = plan.rounded
+        costs = f"costs {lost:.4f} nats more" if lost > 0 else f"costs nothing by the law ({-lost:.4f} nats less)"
+        nearest = [f"The nearest power of two, {context}, {costs}."]
     notes = (f"Note: {note}" for note in plan.notes)
-    return terminal(*filter(None, [plan.doubt]), _answer(plan, analysis), plan.trend, nearest, *notes)
+    return terminal(*filter(None, [plan.doubt]), _answer(plan, analysis), plan.trend, *nearest, *notes)
 
 
 def detail_tables(plan: Plan, analysis: Analysis) -> RenderableType:

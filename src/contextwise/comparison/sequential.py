@@ -6,11 +6,11 @@ is ``mean ± h_n · s`` after n seeds, with their standard deviation s. Its widt
 probability α (1 - (3 / n)^1.5). So a trial may stop after any seed, and the number of seeds need not be known before. There
 is no interval below four seeds.
 
-The widths are exact. With u_n = Σx / √(Σx²) for draws x around zero, the path u_4, u_5, … is a Markov chain that no scale
-changes: a point on the sphere in n dimensions, without its last coordinate y, is one in n - 1 dimensions, so that
-u_(n-1) = (u_n - y) / √(1 - y²). The last coordinate given u_n is u_n / n + √(1 - u_n² / n) √((n - 1) / n) c, where (1 + c) / 2
-has the distribution Beta((n - 2) / 2, (n - 2) / 2). So the probability of an earlier miss, given u_n, is an integral of the
-same probability one seed before; h_n is where the sum over all u_n is what may be spent.
+The widths are computed, at most 0.12% too wide. With u_n = Σx / √(Σx²) for draws x around zero, the path u_4, u_5, … is a
+Markov chain that no scale changes: a point on the sphere in n dimensions, without its last coordinate y, is one in n - 1
+dimensions, so that u_(n-1) = (u_n - y) / √(1 - y²). The last coordinate given u_n is u_n / n + √(1 - u_n² / n) √((n - 1) /
+n) c, where (1 + c) / 2 has the distribution Beta((n - 2) / 2, (n - 2) / 2). So the probability of an earlier miss, given
+u_n, is an integral of the same probability one seed before; h_n is where the sum over all u_n is what may be spent.
 
 Evidence is another matter: the Bayes factor B_n of the t statistic with the prior N(0, g) on the effect size μ / σ is a
 martingale in n that starts at 1 (Lai 1976, "On confidence sequences"; Wang and Ramdas 2024, arXiv:2310.03722),

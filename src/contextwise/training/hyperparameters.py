@@ -128,6 +128,9 @@ class TrainingSettings(Settings):
         if self.initial_learning_rate is not None and self.schedule != "one_cycle":
             fix = "set schedule: one_cycle, or remove it"
             yield Problem(but, "initial_learning_rate", self.initial_learning_rate, fix)
+        for name in ("warmup_steps", "decay_steps"):
+            if (value := getattr(self, name)) > 1 and value != int(value):
+                yield Problem("but must be a whole number, or a share below 1", name, value)
         if self.trunk is not None and self.schedule != "wsd":
             yield Problem(but, "trunk", self.trunk, "set schedule: wsd")
         if self.trunk is not None and self.patience is not None:
@@ -170,4 +173,4 @@ class TrainingSettings(Settings):
 
 def in_steps(value: float, steps: int) -> int:
     """A number of steps that may be given as a share (below 1) of ``steps``; shares are rounded up, as transformers does."""
-    return math.ceil(value * steps) if value < 1 else int(value)
+    return math.ceil(round(value * steps, 9)) if value < 1 else int(value)  # 0.07 of 100 is 7.000000000000001

@@ -124,8 +124,8 @@ class NewModel(ModelSettings):
         description="additional layers: 2 for the parameter-matched baseline; negative for a trunk below heads with layers",
     )
     max_context: Length | None = Field(default=None, description="positions; by default the training context")
-    options: dict[str, Any] = Field(
-        default_factory=dict,
+    options: dict[str, Any] | None = Field(
+        default=None,
         description="further fields of the family's configuration in transformers: {attn_pdrop: 0.1} for dropout in gpt2",
     )
 

@@ -57,7 +57,8 @@ class Plan:
     flops: float  # that it takes, at the costs that the sweep measured
     seconds: float
     each_size: list[Recommendation]  # the best context of each size of the sweep that has a measured one
-    rounded: tuple[int, float]  # the power of two nearest to the context, and what it loses against it, nats
+    rounded: tuple[int, float] | None
+    """The power of two nearest to the context, and what it loses, nats; None where the law has other optima."""
     extrapolation: dict[str, float]  # of flops, context, parameters and tokens: over the sweep's largest
     trend: str  # why this context, in words
     growth: Estimate  # the power of the budget with which the best context grows
@@ -125,6 +126,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         """The optima at the trend's contexts."""
         return [trend.followed(law, one, cost, budget.amount, bounds) for law, one in zip(laws, optima, strict=True)]
 
+    by_law = float(optima[0].context[0])
     optima = followed(optima)
     centre, samples = optima
     _check_inside(float(centre.context[0]), analysis)
@@ -134,6 +136,13 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         best = replace(best, parameters=replace(best.parameters, low=None, high=None))
     notes += _bound_notes(analysis, samples, free)
     context, tokens, parameters = best.context.value, best.tokens.value, float(centre.parameters[0])
+    low, high = best.context.limits
+    agrees = low <= by_law <= high
+    if not agrees:
+        notes.append(
+            f"By the law alone {by_law:.0f} tokens would be the best context. The plan follows the optima that were measured, "
+            "which err less; so the law's loss is not the lowest at this context."
+        )
     rounded = 2 ** round(float(np.log2(context)))
     at_rounded = analysis.law.loss(rounded, parameters, budget.amount / cost.per_token(parameters, rounded))
     spent = float(tokens * flops.per_token(parameters, context))
@@ -169,7 +178,7 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
         flops=spent,
         seconds=float(tokens * measured_cost(observed, "seconds").per_token(parameters, context)),
         each_size=each_size,
-        rounded=(rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])),
+        rounded=(rounded, float((at_rounded - analysis.law.loss(context, parameters, tokens))[0])) if agrees else None,
         extrapolation=times,
         trend=trend.sentence(budget.unit, nearest, growth),
         growth=growth,

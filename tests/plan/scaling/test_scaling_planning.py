@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from contextwise.base.errors import CheckpointError, DataError
 from contextwise_plan.scaling.analysis import Analysis, compare_forms, not_significantly_worse
-from contextwise_plan.scaling.observations import check_enough, observations, read_observations
+from contextwise_plan.scaling.observations import check_enough, observations, read_observations, read_table
 from contextwise_plan.scaling.optimum import Optimum
 from contextwise_plan.scaling.planning import Budget, _bound_notes, context_bounds, floor_notes, make_plan
 from contextwise_plan.scaling.trend import METHOD, fit_trend
@@ -112,6 +113,19 @@ def test_a_power_of_two_that_the_law_calls_better_is_said_to_be(lost, words, exa
     with console.capture() as printed:
         console.print(plan_tables(plan, exact))
     assert words in printed.get()
+
+
+def test_a_law_with_another_optimum_is_named_and_rounds_no_context(exact, planned):
+    """A real sweep whose law has a shorter best context than was measured at any large budget."""
+    table = Path(__file__).parents[3] / "benchmarks" / "results" / "sweeps" / "gpt2-books.json"
+    analysis = Analysis(read_table(table), resamples=20)
+    plan = make_plan(analysis, Budget("flops", 2e13, "2e13 FLOPs"))
+    (note,) = [each for each in plan.notes if each.startswith("By the law alone")]
+    assert plan.rounded is None and float(note.split()[4]) < plan.best.context.low
+    with (console := Console(width=200)).capture() as printed:
+        console.print(plan_tables(plan, analysis))
+    assert "power of two" not in printed.get() and "By the law alone" in " ".join(printed.get().split())
+    assert planned("exact", 1).rounded is not None
 
 
 def test_one_size_gives_a_context_and_no_size():
