@@ -1,12 +1,15 @@
 """The documentation is whole: generated pages are those of the code, links lead somewhere, and every page can be found."""
 
 import ast
+import contextlib
+import importlib
 import json
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,29 @@ def test_pyright_finds_no_error_in_the_files_of_the_public_api() -> None:
         pytest.skip("pyright is not installed: pip install 'pyright[nodejs]'")
     done = subprocess.run([command, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "0 errors" in done.stdout, done.stdout
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        with contextlib.suppress(ImportError, AttributeError):
+            found = importlib.import_module(".".join(parts[:count]))
+            reduce(getattr, parts[count:], found)
+            return True
+    return False
+
+
+def test_names_of_the_packages_in_the_guides_exist() -> None:
+    """``contextwise_plan.sweep`` stood in a guide for a while, and could not be imported."""
+    groups = {
+        f"contextwise.{each}" for each in re.findall(r'"contextwise\.(\w+)"', (ROOT / "pyproject.toml").read_text())
+    }
+    named = set()
+    for page in PAGES:
+        text = page.read_text()
+        named |= set(re.findall(r"(?<![\w./-])contextwise(?:_\w+)?(?:\.[A-Za-z_]\w*)+", text))
+        for module, names in re.findall(r"^from (contextwise[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+            named |= {f"{module}.{name.split(' as ')[0].strip()}" for name in names.split(",")}
+    missing = {name for name in named - groups if not resolves(name)}
+    assert len(named) > 50 and not missing
