@@ -109,6 +109,7 @@ def compare(
     first = runs[0].evaluation.summary
     measured = [_group(name, group, rows) for name, group in groups.items()]
     notes += [
+        *_notes_on_seen(groups),
         *_note_on_tokens(measured),
         *note_on_precisions({name: _precisions(group) for name, group in groups.items()}),
         *_note_on_lost_texts(runs),
@@ -310,6 +311,15 @@ def _note_on_tokens(groups: list[Group]) -> list[str]:
         return []
     each = listed([f"{name} on {count(int(tokens))}" for name, tokens in trained.items()])
     return [f"They were trained on different numbers of tokens: {each}."]
+
+
+def _notes_on_seen(groups: dict[str, list[ComparedRun]]) -> list[str]:
+    """What results say of documents that their runs were trained on, with the groups of which each says the same."""
+    seen: dict[str, list[str]] = {}
+    for name, runs in groups.items():
+        for words in dict.fromkeys(run.evaluation.summary.get("seen") for run in runs):
+            seen.setdefault(words or "", []).append(name)
+    return [f"{listed(names)}: {words}." for words, names in seen.items() if words]
 
 
 def _notes_on_scoring(groups: dict[str, list[ComparedRun]]) -> list[str]:

@@ -350,4 +350,4 @@ def _report_small_splits(reading: Reading, writers: dict[str, SplitWriter]) -> N
             if sum(each.documents for each in writers.values()) == 1:
                 why = "the text is one document, which did not fall"
                 fix = f"; {name}=FILE gives it another text, and of paragraphs:FILE each paragraph is a document"
-            console.print(f"warning: {why} to the split {name!r}; it is left out{fix}", markup=False)
+            console.print(f"warning: {why} to the split {name!r}; the corpus has no such split{fix}", markup=False)

@@ -31,7 +31,7 @@ def comparison_table(result: Decided) -> Table:
     rows: list[list[Cell]] = []
     for each in result.comparisons:
         look = each.looks[(each.decided_after or len(each.looks)) - 1]
-        name = each.arm, at_budget(each, result, "")
+        name = breakable(each.arm), at_budget(each, result, "")
         random = [None if look.alike else look.random] * bool(result.held_out["documents"])
         rows.append([name, each.decision, look.fixed, *random, look.seeds, look.deviation if look.seeds > 1 else None])
     unit = result.comparisons[0].last.fixed.unit
@@ -48,6 +48,11 @@ def comparison_table(result: Decided) -> Table:
     columns += [Column("seeds", "integer"), Column("std. dev.\nof seeds", "estimate", ".4f")]
     few = max(len(each.looks) for each in result.comparisons) < FEWEST_SEEDS
     return Table(title, columns, rows, [f"Note: {ANYTIME}"] if known else [f"Note: {NO_INTERVAL}"] * few)
+
+
+def breakable(arm: str) -> str:
+    """An arm's name with a space behind each comma, where the lines of a narrow table may end."""
+    return arm.replace(",", ", ")
 
 
 def overview_plots(result: Decided) -> list[Plot]:

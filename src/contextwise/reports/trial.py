@@ -20,7 +20,7 @@ from contextwise.experiments.trial.result import TrialPlan, TrialResult
 from contextwise.experiments.trial.settings import ARM_WORDS, BUILT_IN, setting_in_words
 from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
-from contextwise.reports.decided import at_budget, comparison_table, overview_plots, path_plot
+from contextwise.reports.decided import at_budget, breakable, comparison_table, overview_plots, path_plot
 from contextwise.reports.page import Page, Part, Plot, Section
 
 PAGE = "report.html"
@@ -139,7 +139,7 @@ def result_table(result: TrialResult) -> Table:
 
 def _at(length: Length, budgets: Sequence[int]) -> tuple[str, str]:
     """The arm of a row, with its budget where there are several."""
-    return length.arm, f"{count(length.budget)} tokens" if len(budgets) > 1 else ""
+    return breakable(length.arm), f"{count(length.budget)} tokens" if len(budgets) > 1 else ""
 
 
 def plan_tables(plan: TrialPlan, equal: str) -> RenderableType:

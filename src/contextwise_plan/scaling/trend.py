@@ -89,7 +89,7 @@ class Trend:
         verdict = {True: "grows", False: "falls", None: "may grow or fall,"}[growth.above(0.0)]
         share = f"{self.prior_weight(1):.0%}" if self.prior_weight(1) >= 0.01 else "under 1%"
         return (
-            f"The best context that the sweep measured {measured}. With a prior from published sweeps "
+            f"The best context, by parabolas through the sweep's losses, {measured}. With a prior from published sweeps "
             f"({share} of the weight) it {verdict} with the power {growth:.2f} of the budget."
         )
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -16,6 +17,7 @@ from contextwise.comparison.comparison import compare
 from contextwise.comparison.tables import model_table
 from contextwise.data import Corpus
 from contextwise.data.tokenizers import learn_bpe
+from contextwise.evaluation.kernel import Subject, results_of
 from contextwise.evaluation.measures.loss import Evaluation
 from measured import evaluate_model
 from small import run_summary, write_rows
@@ -92,6 +94,32 @@ def test_models_of_two_tokenizers_are_refused_a_prepared_corpus_before_they_are_
     with pytest.raises(DataError, match="have different tokenizers.* give the texts themselves as the corpus"):
         evaluate_all(runs, corpus)
     assert not list(Path(runs[0]).glob("evaluation/*"))
+
+
+def test_a_model_of_another_tokenizer_reads_the_texts_of_a_corpus(
+    make_run, model_of, corpus, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    runs = [make_run("a"), make_run("b", seed=1)]
+    learn_bpe(["Text of a few words. " * 9], 270).tokenizer.save_pretrained(f"{runs[1]}/model")
+    model_of("gpt2", seed=1, vocab_size=270).save_pretrained(f"{runs[1]}/model")
+    compared = contextwise.compare(runs, corpus.path, unit="byte", limit=4, verbose=True)
+    assert f"note: {corpus.path} has another tokenizer than b" in capsys.readouterr().err
+    sizes = [len(corpus.tokenizer().decode(corpus.document(i)).encode()) for i in range(4)]
+    for run in runs:
+        (result,) = results_of(RunFolder(run).evaluation, "evaluate")
+        assert pq.read_table(result.path / "documents.parquet")["bytes"].to_pylist() == sizes
+    assert compared.unit == "bits per byte" and compared.documents == 4
+    with pytest.raises(DataError, match="different tokenizers, so their losses per token are not comparable"):
+        contextwise.compare(runs, corpus.path, limit=4)
+
+
+def test_documents_of_the_training_are_named_beside_the_comparison(make_run, corpus, monkeypatch):
+    runs = [make_run("a"), make_run("b", seed=1)]
+    monkeypatch.setattr(Subject, "seen", lambda self, _: "5 of 9 documents were seen" * (self.source == str(runs[0])))
+    evaluate_all(runs, corpus)
+    monkeypatch.undo()
+    assert [each for each in contextwise.compare(runs).notes if "seen" in each] == ["a: 5 of 9 documents were seen."]
 
 
 def test_seeds_of_one_recipe_with_names_of_their_own_are_different_groups(make_run, corpus):

@@ -13,12 +13,17 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import DataError
-from contextwise.data import prepare_corpus
-from contextwise.data.sources import BadRecord, Document, open_source
+from contextwise.data import Corpus, prepare_corpus
+from contextwise.data.sources import BadRecord, Document, open_source, source_digest
 from contextwise.data.sources import tables as module
 from contextwise.data.sources.stdlib import StandardLibrary, docstring_summary, stdlib_files
+from small import write_documents
 
 
 def read(source: str | Path, text_field: str = "text") -> list[Any]:
@@ -228,6 +233,32 @@ def table() -> pa.Table:
     return pa.table(
         {"text": [f"row {i}" for i in range(150)], "n": range(150), "day": pa.array([0] * 150, pa.date32())}
     )
+
+
+def test_a_corpus_is_prepared_with_another_tokenizer(tmp_path: Path) -> None:
+    texts = write_documents(tmp_path / "texts.jsonl", 40)
+    first = prepare_corpus(texts, "train:300", tmp_path / "first", validation=0.3).path
+    again = prepare_corpus(f"corpus:{first}", "bytes", tmp_path / "again").path
+    alone = prepare_corpus(f"corpus:{first}/validation", "bytes", tmp_path / "alone", validation=0.0).path
+    direct = prepare_corpus(texts, "bytes", tmp_path / "direct", validation=0.3).path
+    for corpus, split, theirs in ((again, "train", None), (again, "validation", None), (alone, "train", "validation")):
+        made, wanted = Corpus.open(corpus, split=split), Corpus.open(direct, split=theirs or split)
+        assert made.fingerprint == wanted.fingerprint
+        assert made.column("title") == wanted.column("title") and made.bytes.tolist() == wanted.bytes.tolist()
+    assert source_digest(f"corpus:{first}/train") != source_digest(f"corpus:{first}/validation")
+    assert source_digest(f"corpus:{first}/train") != source_digest(f"corpus:{again}/train")
+    with pytest.raises(DataError, match="there is no corpus at .*no"):
+        prepare_corpus(f"corpus:{tmp_path}/no/train", "bytes", tmp_path / "x")
+
+
+def test_a_corpus_whose_tokens_lack_text_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("the END is near")
+    lossy = Tokenizer(WordLevel({"the": 0, "is": 1, "<unk>": 2, "</s>": 3}, unk_token="<unk>"))
+    lossy.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=lossy, eos_token="</s>").save_pretrained(tmp_path / "lossy")
+    corpus = prepare_corpus(tmp_path / "texts.txt", str(tmp_path / "lossy"), tmp_path / "corpus", validation=0.0)
+    with pytest.raises(DataError, match="cannot be read from its tokens: The tokenizer loses text"):
+        prepare_corpus(f"corpus:{corpus.path}/train", "bytes", tmp_path / "x")
 
 
 def test_parquet_files_and_folders(tmp_path: Path, table: pa.Table) -> None:

@@ -73,8 +73,8 @@ def is_file_name(path: Path) -> bool:
 def source_digest(name: str) -> str:
     """SHA-256, hexadecimal, of what :func:`open_source` would read: the names and bytes of files.
 
-    A source of a package is identified by its name, the version of Python, and the file that its name has, if any; a dataset
-    on the Hub and a missing file by the name alone.
+    A source of a package is identified by its name, the version of Python, and the file or folder that it names, if any; a
+    dataset on the Hub and a missing file by the name alone.
     """
     kind, rest = _offered(name)
     if kind is not None and kind.wraps:
@@ -87,7 +87,7 @@ def source_digest(name: str) -> str:
         root = Path(os.path.commonpath([file.parent for file in files])) if files else path
         return content_key(name=path.name, content=content_digest(root, files) if files else None)
     own = kind is not None or name == StandardLibrary.kind
-    read = {"content": content_digest(file)} if kind is not None and (file := expanded(rest or ".")).is_file() else {}
+    read = {"content": content_digest(path)} if kind is not None and rest and (path := expanded(rest)).exists() else {}
     return content_key(name=name, python=platform.python_version() if own else None, **read)
 
 
@@ -100,14 +100,15 @@ def source_path(name: str) -> Path:
 def with_parts(given: Sequence[str]) -> list[str]:
     """Replace a single source that names no part by its parts (``PART=KIND:PART``), each for the split of its name."""
     kind, rest = _offered(given[0]) if len(given) == 1 else (None, "")
-    return list(given) if kind is None or rest else [f"{part}={kind.kind}:{part}" for part in kind.parts] or list(given)
+    parts = () if kind is None else kind.parts_of(rest)
+    return [f"{part}={given[0]}{'/' * bool(rest)}{part}" for part in parts] or list(given)
 
 
 def _offered(name: str) -> tuple[Any, str]:
     """The kind of source that a package offers for a prefix of the name, if any, and what follows the prefix."""
     prefix, _, rest = name.partition(":")
     kind = plugins.load("sources").get(prefix) if prefix in plugins.points("sources") else None
-    return (None, name) if kind is None or (kind.wraps and not rest) else (kind, rest)
+    return (None, name) if kind is None or not (rest or (kind.alone and not kind.wraps)) else (kind, rest)
 
 
 def _kind_of(path: Path) -> type[FileSource]:

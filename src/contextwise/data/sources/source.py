@@ -41,12 +41,19 @@ class Source(abc.ABC):
     kind: str  # in the manifest; of one that a package offers, its prefix
     wraps: ClassVar[bool] = False
     """Whether another source follows the prefix."""
+    alone: ClassVar[bool] = True
+    """Whether the prefix alone is the name of a source; it is not where another source follows."""
     parts: ClassVar[Sequence[str]] = ()
     """What may follow the prefix if the source has splits of its own: alone, it stands for all of them."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # as the user entered it, without folders
         self.done = 0.0  # share of its files that the current pass has read
+
+    @classmethod
+    def parts_of(cls, rest: str) -> Sequence[str]:
+        """The parts that a source stands for whose name ends in ``rest``: all of them where it names none."""
+        return () if rest else cls.parts
 
     @abc.abstractmethod
     def records(self, text_field: str) -> Iterator[Record]:

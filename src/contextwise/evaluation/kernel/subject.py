@@ -20,6 +20,7 @@ from contextwise.base.files import expanded
 from contextwise.base.hashes import content_key, model_digest, model_files
 from contextwise.base.machine import keep_freed_memory, torch_device, without_gpu
 from contextwise.base.pretrained import hub_revision
+from contextwise.base.progress import say_once
 from contextwise.base.runs import RunFolder
 from contextwise.evaluation.kernel.result import Result, results_of
 
@@ -363,17 +364,24 @@ class Subject:
 def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":
     """A split of a prepared corpus; or texts, read with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
 
-    The tokenizer of a loaded model is that of the folder or Hub name that it was loaded from (``model.name_or_path``). Texts
-    are named as for :func:`contextwise.data.sources.open_source`, and become that split.
+    The texts of a corpus that has another tokenizer than the model are read so, too. The tokenizer of a loaded model is that
+    of the folder or Hub name that it was loaded from (``model.name_or_path``). Texts are named as for
+    :func:`contextwise.data.sources.open_source`, and become that split.
     """
     from contextwise.data import Corpus, prepare_corpus
     from contextwise.data.corpus.corpus import holds_corpus, is_corpus
     from contextwise.data.sources import open_source, source_digest, source_path
+    from contextwise.models.tokenizers import has_other_tokenizer, model_tokenizer_hash
 
     texts, place = str(path), source_path(str(path))
     prefixed = place != expanded(texts)
     if not prefixed and (holds_corpus(place) or not (place.exists() or glob.has_magic(texts))):
-        return Corpus.open(path, split=split)
+        corpus = Corpus.open(path, split=split)
+        subject = source if isinstance(source, Subject) else Subject(source)
+        if subject.loaded or not has_other_tokenizer(subject.source, corpus):
+            return corpus
+        say_once(f"note: {path} has another tokenizer than {subject.name}; its texts are read with the model's")
+        texts = f"corpus:{path}/{split}"
     open_source(texts)  # what does not exist is refused before torch is imported
     from contextwise.models.folders import model_folder
 
@@ -385,7 +393,6 @@ def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str |
         )
     folder, text = model_folder(model), source_digest(texts)
     from contextwise.data.tokenizers import load_tokenizer
-    from contextwise.models.tokenizers import model_tokenizer_hash
 
     tokenizer = load_tokenizer(folder)
     if start := tokenizer.start:  # documents begin as the model's texts do
