@@ -1,12 +1,15 @@
-"""The table of sizes in docs/trial.md is computed here from committed results."""
+"""The table of sizes in docs/trial.md is computed here from committed results, whose intervals are those of the guide."""
 
 import json
 import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
 from contextwise.base.estimates import count
-from contextwise.comparison.sequential import half_widths
+from contextwise.comparison.sequential import half_widths, simultaneous
 
 ROOT = Path(__file__).parents[1]
 MOST = 20  # seeds of a trial, by default
@@ -91,3 +94,28 @@ def test_the_speed_of_a_larger_model_is_that_of_the_result() -> None:
     minutes = 1e9 / speed / 60
     assert f"{round(speed, -4):,.0f} tokens a second" in (ROOT / "docs/train.md").read_text()
     assert f"a billion tokens take {minutes:.0f} minutes" in (ROOT / "docs/train.md").read_text().replace("\n", " ")
+
+
+def committed_trials() -> list[Any]:
+    """Each trial of ``benchmarks/results`` that has intervals."""
+    found = []
+    for path in sorted((ROOT / "benchmarks/results").glob("*.json")):
+        result = json.loads(path.read_text())
+        named = result if isinstance(result.get("trials"), dict) else {"trials": {"": result}}
+        for name, trial in named["trials"].items():
+            if "comparisons" in trial and trial["seeds"] >= 4:
+                found.append(pytest.param(trial, id=f"{path.stem}-{name}"))
+    return found
+
+
+@pytest.mark.parametrize("trial", committed_trials())
+def test_the_intervals_of_committed_trials_are_those_of_the_guide(trial: dict[str, Any]) -> None:
+    confidence = simultaneous(trial["confidence"], len(trial["comparisons"]))
+    for each in trial["comparisons"]:
+        own, reference = (trial["losses"][arm][str(each["budget"])] for arm in (each["arm"], each["reference"]))
+        for look in each["looks"][3:]:
+            seeds, shown = look["seeds"], look["fixed"]
+            differences = np.array(own[:seeds]) - np.array(reference[:seeds])
+            half = half_widths(seeds, confidence)[-1] * differences.std(ddof=1)
+            expected = differences.mean() + half * np.array([0, -1, 1])
+            assert [shown["value"], shown["low"], shown["high"]] == pytest.approx(expected, abs=1e-6)
