@@ -73,8 +73,8 @@ def predictions() -> list[str]:
     plain, norm = (against(control, name, "shared_norm").values() for control in ("gpt2", "embedding_norm"))
     rows = [
         f"| 4 layers of 64, {budget(name)} tokens of code, equal FLOPs; the paper's form, with AdamW and with Muon | "
-        f"[{' and '.join(map(whole, plain))}](injections.md#norms-and-their-control); minus GPT-2 with a norm behind its "
-        f"embedding {' and '.join(map(whole, norm))} |"
+        f"[{' and '.join(map(whole, plain))}](injections.md#norms-and-their-control) (t); minus GPT-2 with a norm behind its "
+        f"embedding {' and '.join(map(whole, norm))} (t) |"
     ]
     for text, words, decision in (
         ("web", "web pages", "undecided"),
@@ -90,23 +90,31 @@ def predictions() -> list[str]:
         look = last["looks"][-1]["fixed"]
         rows.append(
             f"| 4 layers of 128, {count(last['budget'])} tokens of {words}, equal FLOPs; norms, with Muon | "
-            f"[{shown[0]}](injections.md#against-both-controls-at-two-budgets); minus a model with as many parameters and a "
-            f"norm behind its embedding {shown[1]}, minus GPT-2 with that norm "
+            f"[{shown[0]}](injections.md#against-both-controls-at-two-budgets) (t); minus a model with as many parameters and "
+            f"a norm behind its embedding {shown[1]} (t), minus GPT-2 with that norm "
             f"{whole((look['value'], look['low'], look['high']))} |"
         )
     for kind, heading in (("flops", "every-way-on-five-corpora"), ("time", "at-equal-training-time")):
         name = f"answers-{kind}-131k-cpu"
         worse = [decided(arms(name, arm), 1) for arm in ("contextlm", "contextlm-every")]
-        assert all(set(each) == {"web", "books", "news", "wikitext"} for each in worse)
+        once, every = worse
+        four = {"web", "books", "news", "wikitext"}
+        assert set(every) == four and set(once) == (four if kind == "flops" else four | {"code"})
         at = "equal FLOPs" if kind == "flops" else "equal time"
+        code = "code open" if kind == "flops" else f"on code {whole(once['code'])} with one gate, open with one a layer"
+        once.pop("code", None)
         rows.append(
-            f"| 4 layers of 128, {budget(name)} tokens, {at}; gates | [{span(*worse)}](context-prediction.md#{heading}) on "
-            "four of five texts; code open |"
+            f"| 4 layers of 128, {budget(name)} tokens, {at}; gates | [{span(once, every)}](context-prediction.md#{heading}) "
+            f"on four of five texts; {code} |"
         )
-    late = arms_of_one("answers-flops-late-pico-cpu", "pico64-books", "every")
+    late, later = (
+        arms_of_one("answers-flops-late-pico-cpu", *each)
+        for each in (("pico64-books", "every", 2_097_152), ("pico4m-books", "every", 4_194_304))
+    )
+    assert late[2] < 0 and later[2] < 0
     rows.append(
-        f"| 2 layers of 64, {count(2_097_152)} tokens of books, equal FLOPs; gate before every layer | "
-        f"[{whole(late)}](context-prediction.md#where-it-turns) |"
+        f"| 2 layers of 64, {count(2_097_152)} and {count(4_194_304)} tokens of books, equal FLOPs; gate before every layer | "
+        f"[{whole(late)} and {whole(later)}](context-prediction.md#where-it-turns) |"
     )
     name = "answers-flops-deep-fresh-gpu"
     deep = arms(name, "behind")
@@ -117,19 +125,19 @@ def predictions() -> list[str]:
     )
     name = "answers-time-deep-cpu"
     deep = arms(name, "behind")
-    assert not decided(deep, -1) and set(decided(deep, 1)) == {"code", "news", "books"}
+    assert set(decided(deep, -1)) == {"c"} and set(decided(deep, 1)) == {"code", "news", "books"}
     rows.append(
         f"| 8 layers of 64, {budget(name)} tokens, equal time; gate behind the first layer | "
-        f"[{span(decided(deep, 1))}](context-prediction.md#at-equal-time-on-five-texts) on code, news and books; C and web "
-        "pages open |"
+        f"[{span(decided(deep, 1))}](context-prediction.md#at-equal-time-on-five-texts) on code, news and books, "
+        f"{whole(deep['c'])} on C; web pages open |"
     )
     return rows
 
 
-def arms_of_one(name: str, trial: str, arm: str) -> Triple:
+def arms_of_one(name: str, trial: str, arm: str, tokens: int) -> Triple:
     (own,) = (each for each in read(name)["trials"][trial]["comparisons"] if each["arm"] == arm)
     last = own["looks"][-1]["fixed"]
-    assert own["budget"] == 2_097_152
+    assert own["budget"] == tokens
     return last["value"], last["low"], last["high"]
 
 
@@ -174,6 +182,13 @@ def answers() -> list[str]:
     assert (
         list(plain) == list(norm) == ["norms-code-adamw-gpt2", "norms-code-muon-gpt2"] and len(decided(plain, -1)) == 2
     )
+    for arm, decision in (
+        ("shared_norm", "better"),
+        ("embedding_norm", "better"),
+        ("gate", "undecided"),
+    ):  # by the trial
+        each = [one for trial in read(name)["trials"].values() for one in trial["comparisons"] if one["arm"] == arm]
+        assert [one["decision"] for one in each] == [decision] * 2
     gate = against("gpt2", name, "gate")
     assert not decided(gate, -1) and not decided(gate, 1)
     low, high = sorted(-value for value, _, _ in plain.values())
