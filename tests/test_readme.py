@@ -182,11 +182,7 @@ def answers() -> list[str]:
     assert (
         list(plain) == list(norm) == ["norms-code-adamw-gpt2", "norms-code-muon-gpt2"] and len(decided(plain, -1)) == 2
     )
-    for arm, decision in (
-        ("shared_norm", "better"),
-        ("embedding_norm", "better"),
-        ("gate", "undecided"),
-    ):  # by the trial
+    for arm, decision in {"shared_norm": "better", "embedding_norm": "better", "gate": "undecided"}.items():
         each = [one for trial in read(name)["trials"].values() for one in trial["comparisons"] if one["arm"] == arm]
         assert [one["decision"] for one in each] == [decision] * 2
     gate = against("gpt2", name, "gate")
@@ -210,8 +206,7 @@ def answers() -> list[str]:
         "`gate` is undecided against GPT-2 |",
         "| How long does training to the loss of nanoGPT's `train.py` take on two CPU cores? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss) "
-        f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), because Muon needs fewer tokens and the steps are "
-        "faster |",
+        f"({ratio['low']:.3f} to {ratio['high']:.3f} in three rounds), with Muon, in fewer tokens and faster steps |",
         "| How fast are the training steps of a GPT-2 of 124M parameters on an H100? | "
         f"[{on_gpu():.2f} times as fast](docs/results/speed.md#on-a-gpu) as those of nanoGPT |",
     ]
@@ -222,6 +217,8 @@ def test_the_picture_of_the_readme_says_what_the_curve_does() -> None:
     words = f"falls from {first['loss']:.2f} nats per token with one visible token to {last['loss']:.2f} with 1,024"
     assert (first["visible_to"], last["visible_to"]) == (1, 1024) and words in (ROOT / "README.md").read_text()
     plain, begun = (read(f"curve-smollm2{way}-cpu") for way in ("", "-bos"))
+    assert round(plain["seconds"] / 60) == 9 and "eleven contexts took nine minutes" in (ROOT / "README.md").read_text()
+    assert len(plain["settings"]["contexts"]) == 11
     assert plain["corpus"]["fingerprint"] == begun["corpus"]["fingerprint"] and begun["settings"]["bos"]
     (bare, _, *others), (one, two, *later) = plain["bins"], begun["bins"]
     words = f"the loss is {one['loss']:.2f} at one visible token, not {bare['loss']:.2f}, and {two['loss']:.2f} at two"
