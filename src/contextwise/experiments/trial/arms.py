@@ -121,8 +121,8 @@ class Arms:
                 )
             if corpus_tokenizer_hash(Path(data.corpus)) != corpus_tokenizer_hash(self.corpus):
                 raise ConfigError(
-                    f"the arm {name!r} has another tokenizer ({data.corpus}) than the trial's corpus ({self.corpus}), and losses "
-                    "per token of two tokenizers do not compare; train runs of each, and compare them in bits per byte: "
+                    f"the arm {name!r} has another tokenizer ({data.corpus}) than the trial's corpus ({self.corpus}), and "
+                    "losses per token of two tokenizers do not compare; train runs of each, and compare them in bits per byte: "
                     "contextwise compare RUN RUN --corpus CORPUS --unit byte"
                 )
             fingerprints[name] = Corpus.open(data.corpus, split=data.split).fingerprint, data.tokens
