@@ -197,8 +197,8 @@ def answers() -> list[str]:
     assert effective["value"] is None  # beyond what was measured
     return [
         "| How much of its context does SmolLM2-135M-Instruct (4-bit weights) use on web pages? | "
-        f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve), the most that contexts up to "
-        f"{curve['bins'][-1]['visible_to']:,} can show: there the loss still falls |",
+        f"[More than {effective['measured_to']:.0f} tokens](docs/measure.md#the-context-curve): its loss still falls "
+        f"from there to {curve['bins'][-1]['visible_to']:,} |",
         "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context, added as its authors' code does "
         f"(`injection: paper`)? {budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
         "(docs/results/injections.md#norms-and-their-control). But a norm after the embedding, without any prediction, gains "
@@ -217,7 +217,9 @@ def test_the_picture_of_the_readme_says_what_the_curve_does() -> None:
     words = f"falls from {first['loss']:.2f} nats per token with one visible token to {last['loss']:.2f} with 1,024"
     assert (first["visible_to"], last["visible_to"]) == (1, 1024) and words in (ROOT / "README.md").read_text()
     plain, begun = (read(f"curve-smollm2{way}-cpu") for way in ("", "-bos"))
-    assert round(plain["seconds"] / 60) == 9 and "eleven contexts took nine minutes" in (ROOT / "README.md").read_text()
+    assert round(plain["seconds"] / 60) == 9 and "eleven lengths of context, took nine minutes" in " ".join(
+        (ROOT / "README.md").read_text().split()
+    )
     assert len(plain["settings"]["contexts"]) == 11
     assert plain["corpus"]["fingerprint"] == begun["corpus"]["fingerprint"] and begun["settings"]["bos"]
     (bare, _, *others), (one, two, *later) = plain["bins"], begun["bins"]
