@@ -10,7 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
+import zipfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -659,3 +661,23 @@ def test_the_caption_of_a_curve_names_bars_where_there_are_some(results):
     shown = [curve_plot("c", {"": (SimpleNamespace(summary=summary), 0)}, "") for summary in summaries]
     assert ["paired by document" in plot.caption for plot in shown] == [True, False]
     assert ["error_y" in plot.figure["data"][0] for plot in shown] == [True, False]
+
+
+def test_a_run_with_a_damaged_measurement_is_shown_with_the_reason(results, tmp_path):
+    run = RunFolder(shutil.copytree(results["run"].path, tmp_path / "run"))
+    (first, *_) = results_of(run.evaluation)
+    (first.path / "summary.json").write_text("{")
+    shown = run._repr_html_()
+    assert "its page cannot be shown" in shown and "is damaged" in shown and "validation loss" in shown
+
+
+def test_the_package_is_imported_from_a_zip_file(tmp_path):
+    sources = Path(contextwise.__file__).parent
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
+        for file in sources.rglob("*.py"):
+            packed.write(file, file.relative_to(sources.parent))
+    path = os.pathsep.join([str(tmp_path / "packed.zip"), sysconfig.get_path("purelib")])
+    code = "import contextwise; print(contextwise.__file__, contextwise.decide.__name__, 'trial' in dir(contextwise))"
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, cwd=tmp_path)
+    assert "packed.zip" in done.stdout and done.stdout.endswith("decide True\n"), done.stderr

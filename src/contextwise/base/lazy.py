@@ -4,7 +4,6 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 
@@ -17,7 +16,10 @@ def object_named(name: str) -> Any:
 def lazy_exports(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A module's ``__getattr__`` and ``__dir__`` (PEP 562): what it imports under ``TYPE_CHECKING``, at the first use."""
     this = sys.modules[module]
-    blocks = (each for each in ast.parse(Path(str(this.__file__)).read_bytes()).body if isinstance(each, ast.If))
+    source = this.__loader__.get_source(module)  # type: ignore[union-attr]  # also of a module in a zip file
+    if source is None:
+        raise ImportError(f"{module} cannot be imported without its source file")
+    blocks = (each for each in ast.parse(source).body if isinstance(each, ast.If))
     imports = (each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom))
     homes = {alias.name: str(each.module) for each in imports for alias in each.names}
 

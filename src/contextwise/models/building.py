@@ -1,5 +1,6 @@
 """Build configurations from a family and a size, and count parameters exactly."""
 
+import contextlib
 import math
 import zlib
 from collections.abc import Collection
@@ -126,27 +127,57 @@ def with_options(
     free = [
         name for name, setting in own.items() if setting not in settings and not name.startswith(NOT_FOR_PRETRAINING)
     ]
-    values = config.to_dict()
+    values = _given(config)
     values.pop("layer_types", None)  # follows from other fields unless it is given
+    options = {name: _number(value) for name, value in options.items()}
     for name, value in options.items():
         if own.get(name) in settings:
             fix = f"set model.{own[name]}"
             raise ConfigError(Problem("but has a setting of its own", f"model.options.{name}", value, fix=fix))
         if name not in free:
             why = f"but {type(config).__name__} has {', '.join(free) or 'no further field'}"
-            raise ConfigError(Problem(why, f"model.options.{name}", value, fix=did_you_mean(name, free)))
+            fix = did_you_mean(name, free) if free else ""
+            raise ConfigError(Problem(why, f"model.options.{name}", value, fix=fix))
         merged = isinstance(value, dict) and isinstance(values.get(name), dict)
         values[name] = values[name] | value if merged else value
     try:
-        changed = type(config).from_dict(values)
-        inputs = {"input_ids": torch.zeros((1, 2), dtype=torch.long, device="meta")}
-        if changed.is_encoder_decoder:
-            inputs["decoder_input_ids"] = inputs["input_ids"]
-        meta_model(changed)(**inputs)
+        changed = type(config)(**values)
+        model, ids = meta_model(changed), torch.zeros((1, 2), dtype=torch.long, device="meta")
+        try:
+            model(input_ids=ids, **({"decoder_input_ids": ids} if changed.is_encoder_decoder else {}))
+        except RuntimeError as error:
+            if "meta" not in str(error):  # of a model that reads values, which the meta device has none of
+                raise
     except Exception as error:  # of any class: transformers checks some values where it builds or runs the model
         why = f"but with these options transformers gives {type(error).__name__}: {one_line(error)}"
         raise ConfigError(Problem(why, "model.options", options)) from error
+    for name, value in options.items():
+        is_now = getattr(changed, name)
+        if is_now != value and not (isinstance(value, dict) and is_now.items() >= value.items()):
+            why = f"but transformers makes it {is_now!r} beside the other fields"
+            raise ConfigError(Problem(why, f"model.options.{name}", value))
     return changed
+
+
+def _given(config: PreTrainedConfig) -> dict[str, Any]:
+    """The values that a configuration was built from, without those that its class derives."""
+    start, values = type(config)().to_dict(), config.to_dict()
+    declared = {name for base in type(config).__mro__ for name in vars(base).get("__annotations__", ())}
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in ("model_type", "transformers_version")
+        and (name not in start or (name in declared and value != start[name]))
+    }
+
+
+def _number(value: Any) -> Any:
+    """A number that YAML reads as a text, such as ``1e6``, as a number; also in a dictionary."""
+    if isinstance(value, dict):
+        return {name: _number(each) for name, each in value.items()}
+    with contextlib.suppress(ValueError):
+        return float(value) if isinstance(value, str) else value
+    return value
 
 
 def parameter_count(config: PreTrainedConfig) -> int:

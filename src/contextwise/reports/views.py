@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from contextwise.base.errors import ConfigError
+from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.estimates import Estimate
 from contextwise.base.lazy import object_named
 from contextwise.base.progress import Terminal
@@ -151,7 +151,10 @@ def html_of(result: Any) -> str:
     """A result for a notebook: its conclusions, its main figure as a drawing, and its first tables with their notes."""
     if isinstance(result, RunFolder) and not result.exists:
         return shown(f"no run at {result.path}")
-    whole = page_of(result)
+    try:
+        whole = page_of(result)
+    except ContextwiseError as error:  # such as a damaged measurement of a run
+        return shown(f"{result!r}; its page cannot be shown: {error}")
     plots, tables = _main_plots(whole), [each for each in whole.sections if _has_table(each)][:2]
     numbers = [part for section in tables for part in section.parts if not isinstance(part, Plot)]
     head = markup("<h4>{title}</h4>", title=whole.title)

@@ -13,9 +13,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import Unigram, WordLevel
+from tokenizers.pre_tokenizers import Metaspace, Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from contextwise.base.errors import DataError
@@ -247,8 +247,28 @@ def test_a_corpus_is_prepared_with_another_tokenizer(tmp_path: Path) -> None:
         assert made.column("title") == wanted.column("title") and made.bytes.tolist() == wanted.bytes.tolist()
     assert source_digest(f"corpus:{first}/train") != source_digest(f"corpus:{first}/validation")
     assert source_digest(f"corpus:{first}/train") != source_digest(f"corpus:{again}/train")
+    alias = tmp_path / "first" / ".." / "first"
+    assert source_digest(f"corpus:{first}/train") == source_digest(f"corpus:{alias}/train")
+    assert "source_document_hash" not in Corpus.open(again).columns
+    with pytest.raises(DataError, match="lie one in the other"):
+        prepare_corpus(f"corpus:{first}/validation", "bytes", first, overwrite=True)
+    assert len(Corpus.open(first, split="train")) == len(Corpus.open(direct, split="train"))
+    with pytest.raises(DataError, match=r"first is a whole corpus.*such as corpus:.*first/train"):
+        prepare_corpus([f"corpus:{first}", f"corpus:{again}"], "bytes", tmp_path / "x")
     with pytest.raises(DataError, match="there is no corpus at .*no"):
         prepare_corpus(f"corpus:{tmp_path}/no/train", "bytes", tmp_path / "x")
+
+
+def test_spaces_and_splits_of_a_corpus_stay(tmp_path: Path) -> None:
+    """SentencePiece's decoder drops the space that a text begins with; no split need be called train."""
+    (tmp_path / "a.jsonl").write_text('{"text": " one two"}\n{"text": "one two two"}\n')
+    pieces = Tokenizer(Unigram([("</s>", 0.0), ("▁one", -1.0), ("▁two", -1.0), ("▁", -3.0)], unk_id=0))
+    pieces.pre_tokenizer, pieces.decoder = Metaspace(), decoders.Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="</s>").save_pretrained(tmp_path / "pieces")
+    corpus = prepare_corpus([f"news={tmp_path}/a.jsonl"], str(tmp_path / "pieces"), tmp_path / "corpus").path
+    again = prepare_corpus(f"corpus:{corpus}", "bytes", tmp_path / "again").path
+    texts = Corpus.open(again, split="news")
+    assert sorted(bytes(texts.document(i).tolist()) for i in range(2)) == [b" one two", b"one two two"]
 
 
 def test_a_corpus_whose_tokens_lack_text_is_no_source(tmp_path: Path) -> None:

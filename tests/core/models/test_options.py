@@ -12,6 +12,8 @@ from contextwise.training.inputs import TrainingInputs
 from small import recipe_values
 from trained import same, stopped_after, trained
 
+DYNAMIC = {"rope_theta": "5e5", "rope_type": "dynamic", "factor": 2.0}  # a text, as YAML reads this number
+
 
 def recipe(corpus, folder, options, predictor=True, **model):
     values = recipe_values(corpus, folder, evaluate_every=0)
@@ -28,6 +30,7 @@ def recipe(corpus, folder, options, predictor=True, **model):
         ("gpt2_rotary", {"rope_parameters": {"rope_theta": 5e5}}, [("config.rope_parameters", 5e5)]),
         ("gpt_neox", {"hidden_dropout": 0.25}, [("post_mlp_dropout.p", 0.25)]),
         ("llama", {"num_key_value_heads": 1}, [("self_attn.k_proj.out_features", 16)]),
+        ("llama", {"rope_parameters": DYNAMIC}, [("config.rope_parameters", 5e5)]),
         ("qwen3", {"attention_bias": True, "head_dim": 8}, [("self_attn.q_proj.out_features", 16)]),
     ],
 )
@@ -45,6 +48,16 @@ def test_a_field_reaches_every_block(family, options, of_models, predictor, corp
                 owner = getattr(owner, part)
             found = getattr(owner, last)
             assert (found["rope_theta"] if isinstance(found, dict) else found) == value
+
+
+def test_fields_that_follow_from_others_follow(corpus_folder, tmp_path):
+    windows = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
+    config = TrainingInputs.open(recipe(corpus_folder, tmp_path, windows, False, family="qwen3")).config
+    assert config.layer_types == ["sliding_attention"] * 2
+    values = recipe_values(corpus_folder, tmp_path)
+    values["model"] = {"family": "t5", "layers": 1, "width": 32, "options": {"feed_forward_proj": "gated-gelu"}}
+    gated = TrainingInputs.open(Recipe.model_validate(values | {"objective": "spans"})).config
+    assert gated.is_gated_act and hasattr(build_model(gated).encoder.block[0].layer[-1].DenseReluDense, "wi_1")
 
 
 def test_the_other_values_of_a_dictionary_stay(corpus_folder, tmp_path):
@@ -65,6 +78,7 @@ def test_the_other_values_of_a_dictionary_stay(corpus_folder, tmp_path):
         ("gpt2", {"n_embd": 64}, "n_embd is 64, but has a setting of its own; set model.width"),
         ("llama", {"hidden_size": 64}, "hidden_size is 64, but has a setting of its own; set model.width"),
         ("llama", {"vocab_size": 9}, "vocab_size is 9, but has a setting of its own; set model.vocab_size"),
+        ("qwen3", {"sliding_window": 8}, "sliding_window is 8, but transformers makes it None beside the other fields"),
         ("gpt2", {"attn_pdrop": 2}, "dropout probability has to be between 0 and 1"),
         ("gpt2", {"attn_pdrop": "much"}, "Field 'attn_pdrop' with value 'much'"),
         ("llama", {"num_key_value_heads": 3}, "with these options transformers gives RuntimeError"),

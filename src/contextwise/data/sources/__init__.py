@@ -79,6 +79,10 @@ def source_digest(name: str) -> str:
     kind, rest = _offered(name)
     if kind is not None and kind.wraps:
         return content_key(kind=kind.kind, source=source_digest(rest))
+    if kind is not None and not kind.alone:
+        return content_key(
+            kind=kind.kind, content=content_digest(place) if (place := expanded(rest)).exists() else None
+        )
     path = expanded(name)
     if path.exists():
         return content_key(name=path.name, content=content_digest(path))
@@ -94,14 +98,14 @@ def source_digest(name: str) -> str:
 def source_path(name: str) -> Path:
     """The path of a source: its name without the prefix of a kind."""
     kind, rest = _offered(name)
-    return expanded(rest if kind is not None and kind.wraps else name)
+    return expanded(rest if kind is not None and (kind.wraps or not kind.alone) else name)
 
 
 def with_parts(given: Sequence[str]) -> list[str]:
     """Replace a single source that names no part by its parts (``PART=KIND:PART``), each for the split of its name."""
     kind, rest = _offered(given[0]) if len(given) == 1 else (None, "")
     parts = () if kind is None else kind.parts_of(rest)
-    return [f"{part}={given[0]}{'/' * bool(rest)}{part}" for part in parts] or list(given)
+    return [f"{part}={kind.kind}:{rest}{'/' * bool(rest)}{part}" for part in parts] or list(given)
 
 
 def _offered(name: str) -> tuple[Any, str]:

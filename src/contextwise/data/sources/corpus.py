@@ -6,7 +6,7 @@ from typing import Any
 
 from contextwise.base.errors import DataError
 from contextwise.base.files import expanded
-from contextwise.data.corpus.corpus import Corpus, holds_corpus
+from contextwise.data.corpus.corpus import Corpus, is_corpus, read_manifest
 from contextwise.data.sources.source import Document, Source
 
 
@@ -22,6 +22,11 @@ class CorpusTexts(Source):
     def __init__(self, place: str) -> None:
         super().__init__(f"{self.kind}:{Path(place).parent.name}/{Path(place).name}")
         path = expanded(place)
+        if is_corpus(path):
+            why = "is a whole corpus; of several sources each names a split"
+            raise DataError(
+                f"{self.kind}:{place} {why}, such as {self.kind}:{place}/{next(iter(self.parts_of(place)))}"
+            )
         self.corpus = Corpus.open(path.parent, split=path.name)
         self.tokenizer = self.corpus.tokenizer()
         if self.tokenizer is None:
@@ -31,13 +36,20 @@ class CorpusTexts(Source):
 
     @classmethod
     def parts_of(cls, rest: str) -> Sequence[str]:
-        return Corpus.open(rest).splits if holds_corpus(expanded(rest)) else ()
+        return list(read_manifest(path)["splits"]) if is_corpus(path := expanded(rest)) else ()
 
     def records(self, text_field: str) -> Iterator[Document]:
+        sizes = self.corpus.bytes
         for index in range(len(self.corpus)):
             text = self.tokenizer.decode(self.corpus.document(index).tolist(), skip_special_tokens=False)
+            if (
+                sizes is not None and len(text.encode()) == sizes[index] - 1
+            ):  # SentencePiece drops a space at the beginning
+                text = f" {text}"
             self.done = (index + 1) / len(self.corpus)
-            yield Document(text, self.corpus.metadata(index))
+            metadata = self.corpus.metadata(index)
+            metadata.pop("document_hash", None)  # of the text, which has it again
+            yield Document(text, metadata)
 
     def description(self) -> dict[str, Any]:
         return {**super().description(), "fingerprint": self.corpus.fingerprint}

@@ -364,8 +364,8 @@ class Subject:
 def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":
     """A split of a prepared corpus; or texts, read with the model's tokenizer, as a corpus ``corpora/NAME-KEY``.
 
-    The texts of a corpus that has another tokenizer than the model are read so, too. The tokenizer of a loaded model is that
-    of the folder or Hub name that it was loaded from (``model.name_or_path``). Texts are named as for
+    The texts of a corpus with another tokenizer than that of a model that is not loaded are read so, too. The tokenizer of a
+    loaded model is that of the folder or Hub name that it was loaded from (``model.name_or_path``). Texts are named as for
     :func:`contextwise.data.sources.open_source`, and become that split.
     """
     from contextwise.data import Corpus, prepare_corpus
