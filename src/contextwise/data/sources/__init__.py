@@ -104,7 +104,9 @@ def source_path(name: str) -> Path:
 def with_parts(given: Sequence[str]) -> list[str]:
     """Replace a single source that names no part by its parts (``PART=KIND:PART``), each for the split of its name."""
     kind, rest = _offered(given[0]) if len(given) == 1 else (None, "")
-    parts = () if kind is None else kind.parts_of(rest)
+    if kind is None:
+        return list(given)
+    parts = kind.parts_of(rest)
     return [f"{part}={kind.kind}:{rest}{'/' * bool(rest)}{part}" for part in parts] or list(given)
 
 

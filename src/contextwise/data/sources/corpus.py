@@ -28,9 +28,9 @@ class CorpusTexts(Source):
                 f"{self.kind}:{place} {why}, such as {self.kind}:{place}/{next(iter(self.parts_of(place)))}"
             )
         self.corpus = Corpus.open(path.parent, split=path.name)
-        self.tokenizer = self.corpus.tokenizer()
-        if self.tokenizer is None:
+        if (tokenizer := self.corpus.tokenizer()) is None:
             raise DataError(f"the corpus {path.parent} has no tokenizer, so its texts are not known; give the texts")
+        self.tokenizer = tokenizer
         if note := self.corpus.lost_note:
             raise DataError(f"the texts of {path.parent} cannot be read from its tokens: {note} Give the texts")
 
@@ -42,10 +42,8 @@ class CorpusTexts(Source):
         sizes = self.corpus.bytes
         for index in range(len(self.corpus)):
             text = self.tokenizer.decode(self.corpus.document(index).tolist(), skip_special_tokens=False)
-            if (
-                sizes is not None and len(text.encode()) == sizes[index] - 1
-            ):  # SentencePiece drops a space at the beginning
-                text = f" {text}"
+            if sizes is not None and len(text.encode()) + 1 == sizes[index]:
+                text = f" {text}"  # a decoder as SentencePiece's drops a space that a text begins with
             self.done = (index + 1) / len(self.corpus)
             metadata = self.corpus.metadata(index)
             metadata.pop("document_hash", None)  # of the text, which has it again
