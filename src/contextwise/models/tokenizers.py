@@ -98,9 +98,8 @@ def tokenizer_hash_beside(origin: str, vocabulary: int) -> str | None:
 def has_other_tokenizer(source: str, corpus: Corpus) -> bool:
     """Whether a corpus has another tokenizer than a model (run, folder or Hub name), as far as files on this machine tell."""
     hashes = [corpus_tokenizer_hash(corpus.path)]
-    with contextlib.suppress(
-        ContextwiseError, ValueError, OSError
-    ):  # whoever opens the model says what is wrong with it
+    # Whoever opens the model says what is wrong with it.
+    with contextlib.suppress(ContextwiseError, ValueError, OSError):
         if (file := _local_file(source, FILE)) is not None and file.is_file():
             hashes.append(tokenizer_hash(file))
     return None not in hashes and len(set(hashes)) > 1
