@@ -255,7 +255,11 @@ def test_a_corpus_is_prepared_with_another_tokenizer(tmp_path: Path) -> None:
     assert len(Corpus.open(first, split="train")) == len(Corpus.open(direct, split="train"))
     with pytest.raises(DataError, match=r"first is a whole corpus.*such as corpus:.*first/train"):
         prepare_corpus([f"corpus:{first}", f"corpus:{again}"], "bytes", tmp_path / "x")
-    with pytest.raises(DataError, match="there is no corpus at .*no"):
+    with pytest.raises(DataError, match=r"there is no corpus at .*/frst; did you mean .*/first\?"):
+        prepare_corpus(f"corpus:{tmp_path}/frst", "bytes", tmp_path / "x")
+    with pytest.raises(DataError, match="the corpus .*first has no split 'trian'"):
+        prepare_corpus(f"corpus:{first}/trian", "bytes", tmp_path / "x")
+    with pytest.raises(DataError, match="there is no corpus at .*no/train"):
         prepare_corpus(f"corpus:{tmp_path}/no/train", "bytes", tmp_path / "x")
 
 

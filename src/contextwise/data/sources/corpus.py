@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from contextwise.base.errors import DataError
+from contextwise.base.errors import DataError, misspelt
 from contextwise.base.files import expanded
 from contextwise.data.corpus.corpus import Corpus, is_corpus, read_manifest
 from contextwise.data.sources.source import Document, Source
@@ -27,6 +27,8 @@ class CorpusTexts(Source):
             raise DataError(
                 f"{self.kind}:{place} {why}, such as {self.kind}:{place}/{next(iter(self.parts_of(place)))}"
             )
+        if not is_corpus(path.parent):
+            raise DataError(f"there is no corpus at {place}{misspelt(path)}")
         self.corpus = Corpus.open(path.parent, split=path.name)
         if (tokenizer := self.corpus.tokenizer()) is None:
             raise DataError(f"the corpus {path.parent} has no tokenizer, so its texts are not known; give the texts")
