@@ -75,7 +75,7 @@ def write_sweep(
             "seed": first.seed,
             "data": {"corpus": "books", "context": first.context},
             "model": {"family": "llama", "size": first.size},
-            "training": {"learning_rate": 0.002, "warmup_steps": warmup, "steps": 2000},
+            "training": {"learning_rate": 0.002, "warmup_steps": warmup, "steps": 2000, "tokens_per_step": 4096},
         }
         for section, values in (changes or {}).get(name, {}).items():
             recipe[section] = {**recipe.get(section, {}), **values}

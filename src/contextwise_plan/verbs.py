@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ process with its imports."""
 if TYPE_CHECKING:
     from contextwise.runset import RunSet
     from contextwise_plan.scaling.observations import Observations
+    from contextwise_plan.scaling.planning import Plan
 
 
 def sweep(
@@ -174,6 +176,35 @@ def _passes(folder: Path, observed: "Observations", tokens: float) -> list[str]:
     return []
 
 
+def training_line(folder: Path, plan: "Plan", observed: "Observations") -> str | None:
+    """The line with the command that trains what a plan recommends, with the settings of the sweep's longest run of that size.
+
+    The context is the nearest power of two. For a size between the sweep's own, the line names the nearest of these, whose own
+    best context and tokens it trains. None if a step's tokens do not divide into windows of that context, or the run has no
+    recipe.
+    """
+    from contextwise_plan.sweeps.sweep import Sweep
+
+    best, which = plan.best, ""
+    if best.size is None and best.parameters is not None:
+        size = best.parameters.value
+        each = [row for row in plan.each_size if row.parameters is not None]
+        best = min(each, key=lambda row: abs(math.log(row.parameters.value / size)) if row.parameters else math.inf)
+        which = f" ({best.size}, the sweep's nearest size)"
+    context, digits = 2 ** round(math.log2(best.context.value)), 2 - math.floor(math.log10(best.tokens.value))
+    longest = max((point for point in observed.points if point.size == best.size), key=lambda point: point.tokens)
+    run = Sweep.open(folder).run_folder(longest.run)
+    if not run.recipe_file.exists() or run.recipe()["training"]["tokens_per_step"] % context:
+        return None
+    settings = {"data.context": context, "training.tokens": round(best.tokens.value, digits)}
+    words = ["contextwise", "train", str(run.path)]
+    for name, value in settings.items():
+        words += ["--set", f"{name}={value:.0f}"]
+    if run.recipe()["training"].get("branches"):
+        words += ["--set", "training.branches=[]"]
+    return f"next{which}: {shlex.join([*words, '--out', f'runs/{folder.absolute().name}-planned'])}"
+
+
 class Spent(Settings):
     """What a run may spend: FLOPs, or hours."""
 
@@ -239,3 +270,5 @@ def budget(
         more = detail_tables(answer, analysis) if details else " --details shows more, --json everything."
         tables = [plan_tables(answer, analysis), more]
     show_values(values, as_json, *tables)
+    if planned and not as_json and not sweep.is_file() and (line := training_line(sweep, answer, observations)):
+        show_line(line)

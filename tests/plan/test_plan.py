@@ -9,8 +9,11 @@ import pytest
 
 from contextwise.data import Corpus
 from contextwise_plan import verbs
+from contextwise_plan.scaling.observations import read_observations
 from contextwise_plan.sweeps import sweep
 from laws import drawn_points, write_sweep
+from synthetic_sweep import SIZES
+from synthetic_sweep import write_sweep as write_sweep_of_runs
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,41 @@ def test_a_plan_fits_a_terminal(contextwise, workplace):
     status, output, _ = contextwise("plan budget sweep --budget 1e16")
     assert status == 0 and "Plan for 1e+16 FLOPs" in output and "--details shows more" in output
     assert not any(absent in output for absent in details)
-    assert len(output.splitlines()) <= 25 and max(map(len, output.splitlines())) <= 80
+    lines = [line for line in output.splitlines() if not line.startswith("next")]
+    assert len(lines) <= 25 and max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("size", "parameters", "context", "command"),
+    [
+        ("nano", None, 150.0, "nano-c64-s0 --set data.context=128 --set training.tokens=1230000 --out"),
+        (
+            None,
+            5e6,
+            3000.0,
+            "micro-c64-s0 --set data.context=512 --set training.tokens=45700000 --set 'training.branches=[]'",
+        ),
+        ("pico", 4e5, 8000.0, None),
+    ],
+)
+def test_a_plan_ends_with_the_command_that_trains_it(tmp_path, size, parameters, context, command):
+    """A size between those of the sweep has the optimum of the nearest one; a step must hold whole windows."""
+    made = write_sweep_of_runs(tmp_path / "mine", contexts=(64,), measurements=2)
+    folder = made.run_folder("micro-c64-s0")
+    text = folder.recipe_file.read_text().replace("tokens_per_step:", "branches: [64]\n  tokens_per_step:")
+    folder.recipe_file.write_text(text)
+    observed = read_observations(tmp_path / "mine")
+
+    def row(size, parameters, context, tokens):
+        values = [None if each is None else SimpleNamespace(value=each) for each in (parameters, context, tokens)]
+        return SimpleNamespace(size=size, parameters=values[0], context=values[1], tokens=values[2])
+
+    each = [row(name, SIZES[name], *tokens) for name, tokens in (("nano", (64, 5e6)), ("micro", (500.0, 45_670_000.0)))]
+    plan = SimpleNamespace(best=row(size, parameters, context, 1_234_567.0), each_size=each)
+    printed = verbs.training_line(tmp_path / "mine", plan, observed)
+    which = "" if size else " (micro, the sweep's nearest size)"
+    whole = f"next{which}: contextwise train {tmp_path}/mine/runs/{command}"
+    assert printed is None if command is None else printed.startswith(whole)
 
 
 @pytest.mark.long

@@ -82,6 +82,18 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     assert CurveResult(Path("c"), summary).answer.endswith("effective context not determined [1, > 496]")
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "hint"), [(9.0, 79.0, True), (9.0, None, True), (9.0, 36.0, False), (None, None, False)]
+)
+def test_a_wide_interval_of_the_effective_context_asks_for_more_targets(contextwise, low, high, hint):
+    """One that is wholly beyond what was measured (no limits) is not made better by more of them."""
+    contextwise.words(f"{BANDS} --samples 40 --out wide")
+    summary = json.loads((contextwise.folder / "wide" / "summary.json").read_text()) | {"documents": 26}
+    summary["measures"]["effective_context"] |= {"value": 20.0, "low": low, "high": high}
+    words = " ".join(str(Curve.table(summary).renderables[0]).split())
+    assert ("More targets (--samples) narrow the interval of the effective context." in words) is hint
+
+
 def test_bands_say_what_they_are(contextwise):
     words = contextwise.words(f"{BANDS} --samples 40 --out bands")
     assert (

@@ -247,6 +247,9 @@ class Curve(Measure):
         elif summary["documents"] < FEWEST_DOCUMENTS:
             more = "documents" if settings["mode"] == "running" else "--samples, or documents that are longer"
             head += f". {FEWEST_DOCUMENTS} documents are the fewest for an interval of the effective context; take more {more}"
+        elif _is_wide(summary["measures"]["effective_context"]):
+            more = "documents" if settings["mode"] == "running" else "targets (--samples)"
+            head += f". More {more} narrow the interval of the effective context"
         return Group(Text(f"{head}."), _bins_table(summary), measures_table(summary))
 
 
@@ -320,6 +323,12 @@ def _effective_cells(effective: dict[str, Any]) -> tuple[str, str]:
 def _is_beyond(effective: dict[str, Any]) -> bool:
     """Whether the whole interval of the effective context is beyond what was measured."""
     return "method" in effective and effective["low"] is None
+
+
+def _is_wide(effective: dict[str, Any]) -> bool:
+    """Whether the interval of the effective context spans more than a factor of four."""
+    low, high = effective["low"], effective["high"]
+    return low is not None and (high is None or high > 4 * max(low, 1))
 
 
 def _limits(values: dict[str, Any]) -> str:
