@@ -11,6 +11,8 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from processes import Program
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -186,3 +188,16 @@ def test_what_processes_share_is_imported_before_they_are_forked():
     shared = ("preloaded", "torch", "transformers.trainer", "contextwise.training.trainer", "contextwise.cli.common")
     output, errors = Program(f"import sys; print([name for name in {shared} if name not in sys.modules])").communicate()
     assert output == "[]\n", errors
+
+
+def test_an_error_of_a_module_is_not_taken_for_a_missing_name(tmp_path, monkeypatch):
+    """Python takes an AttributeError of a module's ``__getattr__`` for one: ``cannot import name``, without the reason."""
+    (tmp_path / "lazily.py").write_text(
+        "from typing import TYPE_CHECKING\nfrom contextwise.base.lazy import lazy_exports\n"
+        "if TYPE_CHECKING:\n    from broken_at_import import value\n"
+        "__all__ = ['value']\n__getattr__, __dir__ = lazy_exports(__name__)\n"
+    )
+    (tmp_path / "broken_at_import.py").write_text("value = int.nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="value cannot be imported from broken_at_import: .*no attribute 'nothing'"):
+        exec("from lazily import value", {})

@@ -7,6 +7,7 @@ import pytest
 
 from contextwise.base.config import read_yaml
 from contextwise.base.recipes import shipped_recipes
+from contextwise.cli import start
 from contextwise.cli.start import schema_of
 
 KINDS = {"train": "recipe", "plan sweep": "sweep", "trial": "trial"}
@@ -62,6 +63,12 @@ TRIAL = {"corpus": "c", "arms": ["gpt2", "contextlm"]}
 )
 def test_short_forms_are_valid_and_what_the_program_refuses_is_not(validators, values, change, valid):
     assert validators["trial" if values is TRIAL else "recipe"].is_valid(values | change) is valid
+
+
+def test_a_kind_of_file_without_required_settings_has_a_schema(monkeypatch):
+    """As one of another package may be."""
+    monkeypatch.setitem(start.FILES, "lone", "contextwise.base.config:Settings")
+    assert schema_of("lone")["required"] == []
 
 
 def test_the_verb_prints_it(contextwise):

@@ -26,6 +26,9 @@ def lazy_exports(module: str) -> tuple[Callable[[str], Any], Callable[[], list[s
     def __getattr__(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(homes[name]), name)
+        try:
+            return getattr(importlib.import_module(homes[name]), name)
+        except AttributeError as error:  # Python would say no more than that the name cannot be imported
+            raise ImportError(f"{name} cannot be imported from {homes[name]}: {error}") from error
 
     return __getattr__, lambda: list(this.__all__)

@@ -370,5 +370,5 @@ def _names(recipes: list["Shipped"]) -> RenderableType:
 def schema_of(kind: str) -> dict[str, Any]:
     """The JSON Schema of a kind of file (a key of :data:`FILES`)."""
     values = object_named(FILES[kind]).model_json_schema()
-    values["required"].remove("name")  # by default the file's
+    values["required"] = [name for name in values.get("required", []) if name != "name"]  # by default the file's
     return {"$schema": DRAFT, **values}

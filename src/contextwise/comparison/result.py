@@ -117,9 +117,9 @@ class Comparison(Viewed):
             return f"{only.name}: {self.loss_of(only):.4f} {self.unit}, on {counted(self.documents, 'document')}"
         first, more = self.differences[0], len(self.differences) - 1
         pair = f"{first.group} − {first.reference} = {first.difference:+.4f} {self.unit}, {first.decision}"
-        return f"{pair}, on {counted(self.documents, 'document')}" + f"; {counted(more, 'more difference')}" * bool(
-            more
-        )
+        runs = f" {first.restriction}" * bool(first.single_runs)
+        others = f"; {counted(more, 'more difference')}" * bool(more)
+        return f"{pair}{runs}, on {counted(self.documents, 'document')}{others}"
 
     @property
     def lowest(self) -> Group:

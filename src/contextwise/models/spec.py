@@ -44,7 +44,10 @@ Parts = Sequence[str] | None
 
 @dataclass
 class Losses:
-    """The losses of a batch by part. The first part is the token loss; training minimizes the sum of all parts."""
+    """The losses of a batch by part. Training minimizes the sum of all parts.
+
+    The first of several parts is the token loss, named ``tokens``: it is the ``loss`` of a run's metrics.
+    """
 
     names: tuple[str, ...]
     """``("tokens",)`` of a decoder."""
@@ -52,6 +55,10 @@ class Losses:
     """Nats, (P,), differentiable."""
     counts: Tensor
     """Number of targets of each part, (P,)."""
+
+    def __post_init__(self) -> None:
+        if len(self.names) > 1 and self.names[0] != "tokens":
+            raise ValueError(f"the first of several losses is the token loss, named 'tokens', not {self.names[0]!r}")
 
     def minimised(self, targets: Tensor | None = None, pairs: Tensor | None = None) -> Tensor:
         """The sum of all parts: token losses (of every head) divided by ``targets``, the pair loss by ``pairs``.

@@ -24,6 +24,9 @@ from contextwise.reports.decided import at_budget, breakable, comparison_table, 
 from contextwise.reports.page import Page, Part, Plot, Section
 
 PAGE = "report.html"
+OWN_RATES = (
+    "Learning rates: those of the arms' recipes, none searched. The intervals do not cover the choice of a rate."
+)
 STOPPED = {
     "decided": "every comparison is decided",
     "diverged": "no comparison is left open but of arms that diverged",
@@ -54,7 +57,7 @@ def trial_tables(result: TrialResult) -> RenderableType:
         *result.sentences,
         "",
         comparison_table(result),
-        *(f"Learning rates of {sentence}" for sentence in _rate_sentences(result)),
+        *([f"Learning rates of {sentence}" for sentence in _rate_sentences(result)] or [OWN_RATES]),
         "",
         result_table(result),
         f"The trial stopped after {duration(result.trained_for)} of training: {STOPPED[result.stopped]}.",
@@ -182,7 +185,6 @@ def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page
     """The page of a trial; by default with the ``trial.yaml`` in its folder, and the command that continues it."""
     recipe = recipe or Question(result.path, "trial").settings_file.read_text(encoding="utf-8")
     command = command or trial_command(result.path)
-    own_rates = "Each arm has the learning rate of its recipe."
     paths = [path_plot(each, number, result) for number, each in enumerate(result.comparisons)]
     numbers = page.details("The numbers", *(_path_table(each, result) for each in result.comparisons))
     compared = comparison_table(result)
@@ -203,7 +205,7 @@ def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page
         Section("Along the budgets", _along(result)),
         Section("Seed by seed", paths if len(paths) > 1 else []),
         Section("Cost", [result_table(result), f"The runs took {duration(result.trained_for)} of training."]),
-        Section("Learning rates", [rate_table(result) if result.rates else own_rates]),
+        Section("Learning rates", [rate_table(result) if result.rates else OWN_RATES]),
         Section(
             "What was held fixed",
             [

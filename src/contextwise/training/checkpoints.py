@@ -86,6 +86,10 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
     with of_this_version(folder):
         for name, twin in tied.items():
             weights.setdefault(name, weights[twin])
+        if (
+            missing := {unwrapped(name) for name in model.state_dict()} - weights.keys()
+        ):  # which torch leaves as they are
+            raise ValueError(f"it has no {min(missing)}")
         set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
     state: Any = {}
     for key, value in load_file(folder / MOMENTS).items():

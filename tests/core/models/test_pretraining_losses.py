@@ -193,6 +193,12 @@ def test_packed_documents_have_the_losses_they_have_alone(make):
     torch.testing.assert_close(pretraining_losses(model, packed).sums[0], expected)
 
 
+def test_the_first_of_several_losses_is_that_of_the_tokens():
+    """Which a run's metrics have as its loss, so that runs can be compared."""
+    with pytest.raises(ValueError, match="the first of several losses is the token loss, named 'tokens', not 'mine'"):
+        Losses(("mine", "tokens"), torch.zeros(2), torch.ones(2))
+
+
 def test_a_batch_without_targets_costs_nothing():
     assert Losses(("tokens",), torch.zeros(1), torch.zeros(1)).minimised() == 0
 

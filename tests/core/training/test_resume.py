@@ -9,12 +9,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from contextwise.base.errors import DataError, Interrupted
+from contextwise.base.errors import CheckpointError, DataError, Interrupted
 from contextwise.base.files import write_sealed_json
 from contextwise.base.progress import interruption
 from contextwise.base.runs import RunFolder
 from contextwise.data import prepare_corpus
 from contextwise.training import Recipe, checkpoints, train
+from contextwise.training.checkpoints import gather_weights, restore, write_weights
 from contextwise.training.hyperparameters import TrainingSettings
 from contextwise.training.optimizer import create_optimizer
 from contextwise.training.trainer import PretrainingTrainer
@@ -52,6 +53,15 @@ def test_the_last_validation_is_made_where_a_kill_prevented_it(corpora, tmp_path
     run.summary_file.unlink()
     assert run.metrics("validation") == [] and (run.checkpoints / "step-10").is_dir()
     assert trained(values).summary()["validation_loss"] == loss
+
+
+def test_a_checkpoint_without_a_parameter_of_the_model_is_refused(tmp_path):
+    """Its class was changed after it was written; torch would leave the new parameter at its random values."""
+    model = nn.Sequential(nn.Linear(3, 3))
+    write_weights(tmp_path, gather_weights(model))
+    larger = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    with pytest.raises(CheckpointError, match=r"it has no 1\.bias"):
+        restore(tmp_path, larger, torch.optim.AdamW(larger.parameters()), [])
 
 
 # ---- parameters without a gradient ----
