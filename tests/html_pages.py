@@ -1,11 +1,9 @@
-"""Pages of HTML, read by their elements, and a hostile name."""
+"""Pages of HTML, read by their elements."""
 
 import json
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-
-HOSTILE = """<script>alert(1)</script> & "q" 'q' <img src=x onerror=alert(2)> {{ 7 * 7 }}"""
 
 
 class Page(HTMLParser):

@@ -116,12 +116,6 @@ def test_a_limit_above_all_losses_is_noted(entropy, tmp_path, monkeypatch):
     assert any(each.startswith("Does not hold: the loss falls as the context grows") for each in claims(found))
 
 
-def test_names_are_escaped(tmp_path):
-    entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64], name="<b>x", notes=["<script>alert(1)</script>"]))
-    page, _ = page_of(entropy, tmp_path, ["contextwise", "<i>"])
-    assert "<b>x" not in page and "<script>alert" not in page and "<i>" not in page
-
-
 def test_long_spectra_are_thinned_in_figures(tmp_path):
     entropy = IntrinsicEntropy(measurement(tmp_path, [4, 64]))
     wide = {context: np.geomspace(1, 1e-4, 3000) for context in entropy.contexts}
