@@ -41,6 +41,7 @@ def recipe_of(path, folder, monkeypatch):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_builds_its_model(path, tmp_path, monkeypatch):
     recipe = recipe_of(path, tmp_path, monkeypatch)
+    assert recipe.name == path.stem and recipe.total_steps > 0
     config = recipe.model.config(recipe, getattr(recipe.model, "vocab_size", None) or 4096, 0)
     # T5 has relative positions, and as many as one likes.
     assert getattr(config, "max_position_embeddings", math.inf) >= recipe.data.context

@@ -3,22 +3,8 @@
 import pytest
 from pydantic import Field
 
-from contextwise.base.config import Name, Settings, parse_yaml, read_yaml, validate, with_overrides
+from contextwise.base.config import Name, Settings, parse_yaml, validate, with_overrides
 from contextwise.base.errors import ConfigError
-from fuzzing import hostile_yaml
-
-
-@pytest.mark.parametrize("name", hostile_yaml())
-def test_hostile_yaml_is_refused_at_once(tmp_path, name):
-    file = tmp_path / "recipe.yaml"
-    file.write_text(hostile_yaml()[name])
-    if name in ("many digits", "binary", "key of a list", "itself"):
-        with pytest.raises(ConfigError):
-            validate(Settings, read_yaml(file), "the recipe")
-    else:
-        with pytest.raises(ConfigError) as caught:
-            read_yaml(file)
-        assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("text", ["a: !!bool maybe", 'a: !!int ""', "a: !!timestamp x", "a: !!float ''"])

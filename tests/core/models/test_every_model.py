@@ -100,10 +100,10 @@ def test_generation_with_a_cache_equals_that_without(name, beams):
         tokens = draw(2, length)
         expected = model.generate(tokens, use_cache=False, **options)
         padded = pad(tokens, (5, 0))
-        assert torch.equal(model.generate(tokens, **options), expected)
-        assert torch.equal(model.generate(padded, attention_mask=padded.ne(0).long(), **options)[:, 5:], expected)
-        if beams == 1 and name not in LSTMS:
-            assert torch.equal(model.generate(tokens, cache_implementation="static", **options), expected)
+        for cache in ({}, {"cache_implementation": "static"}) if name not in LSTMS else ({},):
+            assert torch.equal(model.generate(tokens, **cache, **options), expected)
+            rows = model.generate(padded, attention_mask=padded.ne(0).long(), **cache, **options)
+            assert torch.equal(rows[:, 5:], expected)
 
 
 @STOCK_BLOCKS
