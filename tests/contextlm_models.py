@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, Qwen3Config
 
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.models.embedding_norm import EmbeddingNormConfig, EmbeddingNormForCausalLM
@@ -24,6 +24,8 @@ def backbone(family, **changes):
     values |= {"num_key_value_heads": 1, "pad_token_id": None}  # grouped queries
     if family == "llama":
         return LlamaConfig(**ends | values | changes)
+    if family in ("mistral", "qwen2"):
+        return AutoConfig.for_model(family, sliding_window=None, **ends | values | changes)
     return Qwen3Config(**ends | values | {"head_dim": 8, "tie_word_embeddings": True} | changes)
 
 

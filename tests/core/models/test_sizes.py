@@ -48,7 +48,8 @@ def test_contextlm_and_its_matched_baseline_differ_by_the_gate_alone(family, for
 
 @pytest.mark.parametrize("family", DECODERS)
 @pytest.mark.parametrize("predictor", [None, 1, 4])
-def test_operations_are_those_that_torch_counts(family, predictor):
+@pytest.mark.parametrize("head", [None, "layer", "linear"])
+def test_operations_are_those_that_torch_counts(family, predictor, head):
     """Against torch's own counter, which sees every matrix product; attention is counted over full rows here and there."""
     context = 64
     config = backbone_config(
@@ -56,11 +57,14 @@ def test_operations_are_those_that_torch_counts(family, predictor):
     )
     if predictor:
         config = ContextLMConfig(config, chunk_size=predictor, predictor_layers=2)
+    heads = {"heads": 3} if head else {}
+    if head:
+        config = MultiTokenConfig(config, future_tokens=3, head=head)
     model = build_model(config)
     model.set_attn_implementation("eager")
-    tokens = torch.randint(0, 200, (1, context))
     with FlopCounterMode(display=False) as counter:
-        model(tokens, use_cache=False).logits.sum().backward()
+        out = model(torch.randint(0, 200, (1, context)), use_cache=False, **heads)
+        (out.logits.sum() + (out.future_logits.sum() if head else 0)).backward()
     # The rotary table's outer product is no model operation; it is counted by torch all the same.
     flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
     assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
@@ -158,22 +162,6 @@ def test_operations_of_encoders_are_those_that_torch_counts(family):
         pretraining_losses(model, batch).minimised().backward()
     counted = training_flops_per_example(config, inputs, outputs if family == "t5" else 0)
     assert counted + outputs * training_flops_per_target(config) == pytest.approx(counter.get_total_flops(), rel=0.01)
-
-
-@pytest.mark.parametrize("head", ["layer", "linear"])
-@pytest.mark.parametrize("predictor", [False, True])
-def test_operations_of_several_heads_are_those_that_torch_counts(head, predictor):
-    context = 64
-    config = backbone_config("gpt2", ModelSize(3, 64, 4, 1e-3), 200, context)
-    config = ContextLMConfig(config, chunk_size=4) if predictor else config
-    config = MultiTokenConfig(config, future_tokens=3, head=head)
-    model = build_model(config)
-    model.set_attn_implementation("eager")
-    with FlopCounterMode(display=False) as counter:
-        out = model(torch.randint(0, 200, (1, context)), use_cache=False, heads=3)
-        (out.logits.sum() + out.future_logits.sum()).backward()
-    flops = training_flops_per_example(config, context) + context * training_flops_per_target(config)
-    assert flops == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_impossible_shapes_are_rejected():
