@@ -160,8 +160,9 @@ class Transfer:
                 why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
             return [f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
+        doubling = self.slope.map(math.exp2)
         return [
-            f"{self._constancy}: with each doubling of the width the best rate is multiplied by {self.slope.map(exp2):.3g}.",
+            f"{self._constancy}: with each doubling of the width the best rate is multiplied by {doubling:.3g}.",
             f"At width {self.to}: {rates} (the recipe's × {self.factor:.3g}).",
         ]
 
@@ -177,11 +178,6 @@ class Transfer:
         why = f"the slopes of the {self.seeds} seeds are equal, so there is no interval"
         why = why if math.isnan(low) else f"{self.seeds} seeds do not tell"
         return f"Whether one rate suits all widths is open ({why})"
-
-
-def exp2(exponent: float) -> float:
-    """Two to the power of a number."""
-    return 2.0**exponent
 
 
 def search_runs(settings: TransferSettings) -> RunSet:
@@ -272,7 +268,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
     if np.isfinite(best_WS).all():
         lines_2S = np.polyfit(np.log2(settings.widths), np.log2(best_WS), 1)
         slope = mean_estimate(lines_2S[0])
-        factor = mean_estimate(np.polyval(lines_2S, math.log2(to))).map(exp2)
+        factor = mean_estimate(np.polyval(lines_2S, math.log2(to))).map(math.exp2)
     mean_WF = losses_WFS.mean(axis=2)
     shared_F = mean_WF.mean(axis=0)
     shared = int(np.argmin(shared_F)) if np.isfinite(shared_F).any() else None
@@ -280,7 +276,7 @@ def fitted(settings: TransferSettings, losses_WFS: np.ndarray) -> Transfer:
         WidthRow(
             width,
             {x: float(loss) if math.isfinite(loss) else None for x, loss in zip(settings.factors, mean_F, strict=True)},
-            mean_estimate(np.log2(best_S)).map(exp2) if np.isfinite(best_S).all() else None,
+            mean_estimate(np.log2(best_S)).map(math.exp2) if np.isfinite(best_S).all() else None,
             None if shared is None else float(mean_F[shared] - mean_F.min()),
         )
         for width, best_S, mean_F in zip(settings.widths, best_WS, mean_WF, strict=True)

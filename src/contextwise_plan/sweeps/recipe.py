@@ -309,19 +309,17 @@ def _check_heads(recipes: Iterable[Recipe]) -> None:
 
 def _check_lengths(recipe: Recipe) -> None:
     """Refuse settings with which a cell cannot have runs of several lengths."""
-    settings, problems = recipe.training, []
+    settings = recipe.training
     if settings.schedule == "constant":
-        problems.append(
+        raise ConfigError(
             f"{cell_name(recipe)} has several lengths, but with base.training.schedule: constant the readings along the "
             "longest run stand for shorter ones; keep the longest alone, or leave the schedule out (wsd)"
         )
     if settings.schedule == "wsd" and 0 < settings.warmup_steps < 1:
-        problems.append(
+        raise ConfigError(
             f"base.training.warmup_steps is {settings.warmup_steps:g}, a share of each run, but the runs of a cell begin with "
             "the same steps; give a number of steps"
         )
-    if problems:
-        raise ConfigError("; ".join(problems))
 
 
 def cell_name(recipe: Recipe) -> str:
