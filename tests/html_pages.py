@@ -13,6 +13,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
+        self.styles: list[str] = []
         self.text = ""
         self.inside = ""
         self.feed(path.read_text(encoding="utf-8"))
@@ -27,7 +28,9 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.inside == "script":
             self.scripts.append(data)
-        elif self.inside != "style":
+        elif self.inside == "style":
+            self.styles.append(data)
+        else:
             self.text += data
 
     def tags(self) -> list[str]:

@@ -221,6 +221,20 @@ def test_titles_in_pages_are_text(name: str, title: str, tame: Callable[[str], P
     assert "<" not in TITLES[title] or not any(TITLES[title] in text for text in drawn)
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_loads_nothing(name: str, tame: Callable[[str], Page]) -> None:
+    page = tame(name)
+    assert not [
+        (tag, attributes)
+        for tag, attributes in page.elements
+        if attributes.keys() & {"src", "href", "action"} or tag in ("link", "iframe", "object", "base")
+    ]
+    policy = next(a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy
+    assert "http" not in policy and "connect-src" not in policy
+    assert page.styles and not any("url(" in style or "@import" in style for style in page.styles)
+
+
 def code(page: Page) -> list[str]:
     return [script for script in page.scripts if not script.lstrip().startswith(("{", "["))]
 

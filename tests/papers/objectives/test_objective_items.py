@@ -10,15 +10,10 @@ from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.data import prepare_corpus
 from contextwise.objectives import Vocabulary
-from contextwise_papers.item import Item, Scale
 from contextwise_papers.objectives.exercise_4_continual import ContinualPretraining, stdlib_part, without_docstrings
 from contextwise_papers.objectives.exercises_1_to_3 import FimFormats, ObjectiveCounts, SpanBudget, count_example
+from shipped import an_item
 from small import write_documents
-
-
-def item(**printed):
-    scales = {"tiny": Scale(machine="any", settings={})}
-    return Item(title="t", source="s", measure="m", printed=printed, scales=scales)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +53,7 @@ def test_targets_for_each_token_of_text(corpus, tmp_path):
         },
         "ratio": ["causal", "masked"],
     }
-    outcome = validate(ObjectiveCounts, values, "the settings").measure(item(ratio=6.7), tmp_path)
+    outcome = validate(ObjectiveCounts, values, "the settings").measure(an_item(ratio=6.7), tmp_path)
     assert [claim.holds for claim in outcome.claims] == [True, True, False, True, True, True]
     assert outcome.figures["causal"]["targets"] == 128
     assert outcome.figures["four"]["targets"] == 4 * 128 - 6
@@ -67,18 +62,18 @@ def test_targets_for_each_token_of_text(corpus, tmp_path):
 def test_the_token_budget_of_t5(corpus, tmp_path):
     values = {"corpus": str(corpus), "examples": 10}
     printed = {"noise": 76.8, "spans": 26, "encoder": 461, "decoder": 104}
-    outcome = validate(SpanBudget, values, "the settings").measure(item(counts=printed), tmp_path)
+    outcome = validate(SpanBudget, values, "the settings").measure(an_item(counts=printed), tmp_path)
     assert outcome.figures == {"window": 512, "noise": 77, "spans": 26, "encoder": 461, "decoder": 104}
     assert all(claim.holds for claim in outcome.claims)
     other = validate(SpanBudget, values | {"objective": {"mean_span": 6}}, "the settings")
-    outcome = other.measure(item(counts=printed), tmp_path)
+    outcome = other.measure(an_item(counts=printed), tmp_path)
     assert [claim.holds for claim in outcome.claims] == [True, False, False, False, True, True]
 
 
 @pytest.mark.parametrize("changes", [{}, {"split": "token"}, {"spm": "marked"}, {"end_token": None}])
 def test_every_document_is_checked(corpus, tmp_path, changes):
     values = {"corpus": str(corpus), "objective": {"name": "infilling", "rate": 0.9, **changes}, "prefix_len": 30}
-    outcome = validate(FimFormats, values, "the settings").measure(item(), tmp_path)
+    outcome = validate(FimFormats, values, "the settings").measure(an_item(), tmp_path)
     assert outcome.claims[0].holds and outcome.claims[3].holds
     forms = outcome.figures["forms"]
     assert forms["PSM"] > 5 and forms["SPM"] > 5 and sum(forms.values()) > 50
@@ -127,7 +122,7 @@ def continual(tmp_path, **changes):
 @pytest.mark.slow
 def test_what_is_forgotten_and_what_holds_it(tmp_path):
     measure = continual(tmp_path)
-    outcome = measure.measure(item(), tmp_path / "out")
+    outcome = measure.measure(an_item(), tmp_path / "out")
     assert [claim.holds for claim in outcome.claims] == [None] * 3
     assert all("one seed decides nothing" in claim.evidence for claim in outcome.claims)
     assert set(outcome.figures) == {"plain", "half", "slowly"}
