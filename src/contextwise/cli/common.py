@@ -33,9 +33,9 @@ Device = Annotated[str, Option(help="cpu, cuda, cuda:1, …; auto: a GPU if ther
 Label = Annotated[str | None, Option(help="Which evaluation (CORPUS-SPLIT), where the runs have several.")]
 
 
-def set_option(help: str, **more: Any) -> Any:
-    """The repeatable option ``--set KEY=VALUE``; ``more`` are further arguments of the option."""
-    return Option("--set", metavar="KEY=VALUE", help=help, **more)
+def set_option(help: str) -> Any:
+    """The repeatable option ``--set KEY=VALUE``."""
+    return Option("--set", metavar="KEY=VALUE", help=help)
 
 
 def show(*parts: RenderableType) -> None:
