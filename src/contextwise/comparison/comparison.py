@@ -110,7 +110,7 @@ def compare(
     measured = [_group(name, group, rows) for name, group in groups.items()]
     notes += [
         *_notes_on_seen(groups),
-        *_note_on_tokens(measured),
+        *_note_on_compute(measured),
         *note_on_precisions({name: _precisions(group) for name, group in groups.items()}),
         *_note_on_lost_texts(runs),
         *_notes_on_scoring(groups),
@@ -304,13 +304,17 @@ def _precisions(runs: list[ComparedRun]) -> set[str]:
     return {each.summary["precision"] for each in runs if "precision" in each.summary}
 
 
-def _note_on_tokens(groups: list[Group]) -> list[str]:
-    """Note on groups of which one was trained on half as many tokens again as another, or more."""
-    trained = {group.name: group.training_tokens for group in groups if group.training_tokens}
-    if not trained or max(trained.values()) < 1.5 * min(trained.values()):
-        return []
-    each = listed([f"{name} on {count(int(tokens))}" for name, tokens in trained.items()])
-    return [f"They were trained on different numbers of tokens: {each}."]
+def _note_on_compute(groups: list[Group]) -> list[str]:
+    """Note on groups of which one had half as many training tokens again as another, or else 5% more training FLOPs."""
+    tokens = {group.name: group.training_tokens for group in groups if group.training_tokens}
+    flops = {group.name: (group.training_tokens or 0) * (group.flops_per_token or 0) for group in groups}
+    if tokens and max(tokens.values()) >= 1.5 * min(tokens.values()):
+        each = listed([f"{name} on {count(int(number))}" for name, number in tokens.items()])
+        return [f"They were trained on different numbers of tokens: {each}."]
+    if all(flops.values()) and max(flops.values()) > 1.05 * min(flops.values()):
+        each = listed([f"{name} with {spent:.3g}" for name, spent in flops.items()])
+        return [f"They were trained with different FLOPs: {each}. A trial compares at equal compute."]
+    return []
 
 
 def _notes_on_seen(groups: dict[str, list[ComparedRun]]) -> list[str]:

@@ -14,7 +14,7 @@ from contextwise.base.files import without_folders
 from contextwise.base.runs import RunFolder, measured_on
 from contextwise.base.tables import mark
 from contextwise.comparison.compared_runs import measures_of_loss
-from contextwise.comparison.result import Comparison
+from contextwise.comparison.result import UNITS, Comparison
 from contextwise.comparison.tables import difference_table, model_table, verdict
 from contextwise.evaluation.kernel import measures, results_of
 from contextwise.evaluation.measures.curve import CurveResult, minus_longest
@@ -52,6 +52,8 @@ def report_page(runs: list[RunFolder], comparison: Comparison | None = None, *, 
         "Lines: training loss, smoothed, over the raw values. Points: validation loss; open ones: other held-out "
         "losses of the run. A double click shows all, the steep start included." + _validated(curves)
     )
+    if comparison is not None and comparison.unit == UNITS["byte"]:
+        caption += " Losses per token of different tokenizers cannot be compared: the differences per byte below can."
     figure, label = training_figure(curves), "Training and validation loss of each run"
     controls = page.choices("Horizontal axis")
     training = [Plot("training", figure, label, caption, controls=controls)] if figure is not None else []

@@ -203,6 +203,10 @@ def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
     write_sealed_json(path / "summary.json", summary | {"tokens": 2 * summary["tokens"]}, "the summary")
     longer, note = compare([runs[0], str(path)]), "They were trained on different numbers of tokens: gpt2 on 10k"
     assert f"{note} and contextlm on 20k." in longer.notes
+    path = shutil.copytree(runs[3], tmp_path / "dearer")
+    write_sealed_json(path / "summary.json", summary | {"flops": 1.2 * summary["flops"]}, "the summary")
+    dearer, note = compare([runs[0], str(path)]).notes, "They were trained with different FLOPs: "
+    assert any(each.startswith(note) and each.endswith("A trial compares at equal compute.") for each in dearer)
 
 
 def test_runs_of_different_precisions_are_said_to_differ(runs, tmp_path):
