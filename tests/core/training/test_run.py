@@ -354,7 +354,7 @@ def halfway(stopped, tmp_path):
         (lambda state: state.update(rate=1, schedule=state.pop("random")), "it has no random"),
         (lambda state: state["random"][0].pop("numpy"), "random has no numpy"),
         (lambda state: state.update(metrics=None), "keys"),
-        (None, "model.renamed"),
+        (None, "it has no model.context.gate.weight"),
     ],
 )
 def test_a_checkpoint_of_another_version_refuses_to_resume(halfway, tmp_path, harm, why):

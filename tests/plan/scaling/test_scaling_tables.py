@@ -57,7 +57,7 @@ def test_a_table_names_what_it_was_made_from(corpus_folder, tmp_path, monkeypatc
     assert written[2]["name"] == "sweep" and written[2]["corpus_sha256"] == corpus.fingerprint
     assert written[2]["recipe"] == {
         "data": {"corpus": "books"},
-        "training": {"learning_rate": 0.002, "warmup_steps": 20},
+        "training": {"learning_rate": 0.002, "warmup_steps": 20, "tokens_per_step": 4096},
     }
 
 
