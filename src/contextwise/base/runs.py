@@ -293,7 +293,7 @@ class RunFolder(Viewed):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the run folder until the process ends in any way; a :class:`ConfigError` if another process is using it."""
+        """Lock the run folder for a ``with`` block; a :class:`ConfigError` if another process is using it."""
         try:
             make_folder(self.path)
         except OSError as error:

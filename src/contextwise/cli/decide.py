@@ -1,4 +1,4 @@
-"""Verbs that decide: ``trial``, and those that compare, plan and report."""
+"""Verbs that answer: ``trial``, ``compare`` and ``report``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

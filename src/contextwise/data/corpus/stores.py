@@ -26,7 +26,7 @@ def read_stream(path: Path) -> Iterator[pa.RecordBatch]:
 class ArrowStore:
     """Rows of Arrow stream files, memory-mapped. Token ids are views of the map; only the lengths are in memory.
 
-    Every store has ``lengths`` (int64, tokens of each document), ``fingerprint`` (SHA-256 of the tokens, hexadecimal) and
+    Every store has ``lengths`` (int64, tokens of each document), ``fingerprint`` (of the content, hexadecimal) and
     ``table``, all columns of a prepared corpus; None for bare arrays of tokens.
     """
 
