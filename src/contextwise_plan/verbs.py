@@ -194,14 +194,12 @@ def training_line(folder: Path, plan: "Plan", observed: "Observations") -> str |
     context, digits = 2 ** round(math.log2(best.context.value)), 2 - math.floor(math.log10(best.tokens.value))
     longest = max((point for point in observed.points if point.size == best.size), key=lambda point: point.tokens)
     run = Sweep.open(folder).run_folder(longest.run)
-    if not run.recipe_file.exists() or run.recipe()["training"]["tokens_per_step"] % context:
+    if not run.recipe_file.exists() or (training := run.recipe()["training"])["tokens_per_step"] % context:
         return None
-    settings = {"data.context": context, "training.tokens": round(best.tokens.value, digits)}
-    words = ["contextwise", "train", str(run.path)]
-    for name, value in settings.items():
-        words += ["--set", f"{name}={value:.0f}"]
-    if run.recipe()["training"].get("branches"):
-        words += ["--set", "training.branches=[]"]
+    settings = [f"data.context={context}", f"training.tokens={round(best.tokens.value, digits):.0f}"]
+    settings += [f"training.curve_longest={context}"] * (context > (training.get("curve_longest") or context))
+    settings += ["training.branches=[]"] * bool(training.get("branches"))
+    words = ["contextwise", "train", str(run.path), *(word for each in settings for word in ("--set", each))]
     return f"next{which}: {shlex.join([*words, '--out', f'runs/{folder.absolute().name}-planned'])}"
 
 

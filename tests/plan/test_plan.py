@@ -34,8 +34,9 @@ def test_a_plan_fits_a_terminal(contextwise, workplace):
     status, output, _ = contextwise("plan budget sweep --budget 1e16")
     assert status == 0 and "Plan for 1e+16 FLOPs" in output and "--details shows more" in output
     assert not any(absent in output for absent in details)
-    lines = [line for line in output.splitlines() if not line.startswith("next")]
+    *lines, last = output.splitlines()
     assert len(lines) <= 25 and max(map(len, lines)) <= 80
+    assert last.startswith("next (micro, the sweep's nearest size): contextwise train sweep/runs/micro-")
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def test_a_plan_fits_a_terminal(contextwise, workplace):
             None,
             5e6,
             3000.0,
-            "micro-c64-s0 --set data.context=512 --set training.tokens=45700000 --set 'training.branches=[]'",
+            "micro-c64-s0 --set data.context=512 --set training.tokens=45700000 --set training.curve_longest=512 "
+            "--set 'training.branches=[]' --out runs/mine-planned",
         ),
         ("pico", 4e5, 8000.0, None),
     ],
@@ -55,8 +57,9 @@ def test_a_plan_ends_with_the_command_that_trains_it(tmp_path, size, parameters,
     """A size between those of the sweep has the optimum of the nearest one; a step must hold whole windows."""
     made = write_sweep_of_runs(tmp_path / "mine", contexts=(64,), measurements=2)
     folder = made.run_folder("micro-c64-s0")
-    text = folder.recipe_file.read_text().replace("tokens_per_step:", "branches: [64]\n  tokens_per_step:")
-    folder.recipe_file.write_text(text)
+    recipe = folder.recipe()
+    recipe["training"] |= {"branches": [64], "curve_longest": 256}
+    folder.recipe_file.write_text(json.dumps(recipe))
     observed = read_observations(tmp_path / "mine")
 
     def row(size, parameters, context, tokens):

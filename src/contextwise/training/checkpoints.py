@@ -86,9 +86,8 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, gr
     with of_this_version(folder):
         for name, twin in tied.items():
             weights.setdefault(name, weights[twin])
-        if (
-            missing := {unwrapped(name) for name in model.state_dict()} - weights.keys()
-        ):  # which torch leaves as they are
+        # Torch would leave a parameter that the checkpoint lacks as it is.
+        if missing := {unwrapped(name) for name in model.state_dict()} - weights.keys():
             raise ValueError(f"it has no {min(missing)}")
         set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True, strict=True))
     state: Any = {}
