@@ -186,6 +186,7 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
         "terminal": in_terminal(comparison_tables(comparison)),
         "JSON": only["verdict"],
         "notebook": comparison._repr_html_(),
+        "line": repr(comparison),
         "page": " ".join(verdict(comparison)) + difference_table(comparison).__html__(),
         "CSV": difference_table(comparison).to_pandas().to_csv(),
     }
@@ -197,7 +198,7 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
 
 
 def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
-    assert not any("different numbers of tokens" in note for note in compare(runs).notes)
+    assert not any("different numbers of tokens" in note or "FLOPs" in note for note in compare(runs).notes)
     summary = RunFolder(runs[3]).summary()
     path = shutil.copytree(runs[3], tmp_path / "longer")
     write_sealed_json(path / "summary.json", summary | {"tokens": 2 * summary["tokens"]}, "the summary")
@@ -205,8 +206,9 @@ def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
     assert f"{note} and contextlm on 20k." in longer.notes
     path = shutil.copytree(runs[3], tmp_path / "dearer")
     write_sealed_json(path / "summary.json", summary | {"flops": 1.2 * summary["flops"]}, "the summary")
-    dearer, note = compare([runs[0], str(path)]).notes, "They were trained with different FLOPs: "
-    assert any(each.startswith(note) and each.endswith("A trial compares at equal compute.") for each in dearer)
+    each = f"gpt2 with {RunFolder(runs[0]).summary()['flops']:.3g} and contextlm with {1.2 * summary['flops']:.3g}"
+    note = f"They were trained with different FLOPs: {each}. A trial compares at equal compute."
+    assert note in compare([runs[0], str(path)]).notes
 
 
 def test_runs_of_different_precisions_are_said_to_differ(runs, tmp_path):

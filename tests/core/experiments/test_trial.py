@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,9 +155,10 @@ def test_a_decided_trial_trains_no_more_seeds(finished, corpus_folder, monkeypat
     monkeypatch.setattr(run_set, "schedule", None)
     result = Trial(three(corpus_folder, finished, seeds=12)).run()
     assert as_json(result)["comparisons"] == json.loads(before)["comparisons"]
-    assert "stopped after" in words_of(trial_tables(result)) and "every comparison is decided" in words_of(
-        trial_tables(result)
-    )
+    words = words_of(trial_tables(result))
+    assert "stopped after" in words and "every comparison is decided" in words
+    rates = "Learning rates: those of the arms' recipes, none searched."  # the trial has rates: fixed
+    assert rates in words and rates in unescape(trial_page(result).render())
 
 
 def test_each_row_of_the_page_is_a_seed_with_its_own_difference(finished, corpus_folder):
@@ -498,6 +500,7 @@ def test_the_search_uses_documents_and_seeds_that_no_decision_uses(corpus_folder
 
     nats, tokens = total_nats(Evaluation.open(folder))
     assert result.losses["gpt2"][256][0] == pytest.approx(nats[reserved:].sum() / tokens[reserved:].sum())
+    assert "none searched" not in words_of(trial_tables(result)) + trial_page(result).render()
     chosen = {row.arm: row.learning_rate for row in result.rates if row.chosen}
     assert RunFolder(run).recipe()["training"]["learning_rate"] == pytest.approx(chosen["gpt2"])
 
@@ -581,10 +584,12 @@ def test_the_time_of_a_trial_is_that_of_its_runs(finished, corpus_folder):
     ("changes", "message"),
     [
         ({"arms": ["gpt2", "gpt3"]}, "'gpt3' is not an arm; did you mean 'gpt2'"),
+        ({"arms": ["gpt2", "contextml"]}, "'contextml' is not an arm; did you mean 'contextlm'"),
         ({"arms": ["gpt2", "training.schedule=cosine"]}, r"arms: \{gpt2: , mine: \[training.schedule=cosine\]\}"),
         ({"arms": {"gpt2": None}}, "arms has nothing to compare; give two arms or more"),
         ({"arms": {"gpt2": None, "b": {"model": "gpt2"}}}, "is a model that exists already"),
         ({"margin": 0}, "margin is 0, but"),
+        ({"margin": -0.1}, "margin is -0.1, but"),
         ({"tokens": True}, "tokens is True, but"),
         ({"seeds": 1}, "seeds is 1, but"),
         ({"reference": "pm"}, "which is none of the arms"),
@@ -686,6 +691,12 @@ def test_after_a_look_the_question_stays(finished, corpus_folder):
     Trial(three(corpus_folder, finished, seeds=50))
     training = {"micro_batch_tokens": 64, "workers": 1}  # how the runs execute is no part of the question
     Trial(three(corpus_folder, finished, recipe=RECIPE | {"training": RECIPE["training"] | training}))
+
+
+def test_other_files_are_refused(corpus_folder, tmp_path):
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds no trial"):
+        Trial(small_trial(corpus_folder, tmp_path))
 
 
 def test_the_written_settings_open_the_trial_again(finished, corpus_folder):

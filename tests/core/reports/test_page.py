@@ -39,6 +39,16 @@ def test_everything_is_there_without_javascript(three: list[Any], tmp_path: Path
     assert set(page.figures()) == {"training", "differences"}
 
 
+@pytest.mark.parametrize("unit", ["token", "byte"])
+def test_losses_of_tokens_are_not_compared_where_the_unit_is_a_byte(
+    make_run: Callable[..., Any], tmp_path: Path, unit: str
+) -> None:
+    runs = [make_run("A"), make_run("B", shift=-0.1)]
+    report_page(runs, compare([str(run.path) for run in runs], unit=unit)).write(tmp_path / "page.html")
+    said = "Losses per token of different tokenizers cannot be compared" in Page(tmp_path / "page.html").text
+    assert said is (unit == "byte")
+
+
 def test_an_unfinished_run_has_a_page(make_run: Callable[..., Any], tmp_path: Path) -> None:
     run = make_run("A", evaluated=False, finished=False)
     report_page([run]).write(tmp_path / "page.html")
