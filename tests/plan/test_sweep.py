@@ -68,6 +68,7 @@ def test_a_failed_run_is_listed_with_its_reason(contextwise, workplace, monkeypa
         ("", "a sweep is missing"),
         ("no.yaml", "there is no file no.yaml"),
         ("tiny.yaml --status x", "leave the recipe tiny.yaml out"),
+        ("--status .", ". is not a sweep: it has no plan.json"),
         ("tiny.yaml --json", "--json goes with --dry-run or --status"),
         ("tiny.yaml --jobs 2 --set executor.jobs=1", "jobs is given twice, as 2 and as --set executor.jobs=1"),
         ("tiny.yaml --jobs 0", "--jobs is 0, but at least one run at a time is needed"),

@@ -130,6 +130,9 @@ def test_every_run_is_checked_against_the_corpus_before_anything_is_written(sett
     base["training"]["tokens_per_step"] = 1024
     with pytest.raises(ConfigError, match="no document of the split 'validation' .* is longer than 1024 tokens"):
         Sweep.planned(settings(grid=long, base=base))
+    base["data"]["corpus"] = str(tmp_path / "nowhere")
+    with pytest.raises((ConfigError, DataError), match="there is no corpus at"):
+        Sweep.planned(settings(base=base))
     assert not (tmp_path / "sweep").exists()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contextwise.base.errors import ConfigError, DataError
+from contextwise.base.errors import CheckpointError, ConfigError, DataError
 from contextwise.base.tables import Row, spread
 from contextwise_plan.scaling.observations import read_observations, write_table
 from contextwise_plan.sweeps.page import SweepData, optima_table, sweep_verdict, write_sweep_page
@@ -189,9 +189,21 @@ def test_nothing_measured_yet(tmp_path: Path) -> None:
     shutil.rmtree(sweep.run_folder("pico-c64-s0").path)
     with pytest.raises(ConfigError, match=r"no run of the sweep .* has measured a context curve yet \(1 missing\)"):
         write_sweep_page(sweep.path, tmp_path / "page.html")
+    with pytest.raises(CheckpointError, match=r"is not a sweep: it has no plan\.json"):
+        write_sweep_page(tmp_path, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
     with pytest.raises(ConfigError, match="is a folder; give the name of a file for the page"):
         write_sweep_page(sweep.path, tmp_path)
+
+
+def test_names_of_users_are_text(tmp_path: Path) -> None:
+    name = "<b>x</b>&amp;"
+    sweep = write_sweep(tmp_path / "sweep", sizes=(name.replace("/", ""),), contexts=(64, 128))
+    write_sweep_page(sweep.path, tmp_path / "page.html")
+    page = Page(tmp_path / "page.html")
+    assert "b" not in page.tags() and name.replace("/", "") in page.text
+    traces = data_of(tmp_path / "page.html")["landscapes"][0]["context"]["data"]
+    assert {trace["name"] for trace in traces} == {"&lt;b&gt;x&lt;b&gt;&amp;amp;"}
 
 
 def test_budgets_in_words() -> None:

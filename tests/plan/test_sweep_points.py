@@ -82,6 +82,11 @@ def test_a_run_whose_learning_rate_fell_has_no_end_without_its_last_row(sweep):
         run_points(folder.path, ends=True)
 
 
+def test_a_plain_folder_is_no_sweep(tmp_path):
+    with pytest.raises(CheckpointError, match=r"is not a sweep: it has no plan.json"):
+        sweep_points(tmp_path)
+
+
 def test_a_size_is_named_by_what_differs_from_it():
     assert size_name({"size": "nano", "layers": None, "width": None}) == "nano"
     assert size_name({"size": "nano", "layers": 6, "width": None, "heads": 2}) == "nano-layers6-heads2"

@@ -228,6 +228,7 @@ def test_settings_may_be_given_beside_the_file(tmp_path):
         ({"learning_rate": "fixed"}, "learning_rate: fixed needs base.training.learning_rate"),
         ({"learning_rate": "best"}, "learning_rate is 'best', but must be one of size, fixed, width"),
         ({"base": with_base("model", pretrained="gpt2")}, "a sweep trains each size from scratch"),
+        ({"base": with_base("training", tokens_per_stp=4)}, "did you mean 'tokens_per_step'?"),
         ({"base": with_base(model=3)}, "model must be a mapping"),
         ({"executor": {"jobs": 0}}, "executor.jobs is 0"),
         ({"executor": {"kind": "slurm"}}, "executor.kind is 'slurm', but must be local or ray"),

@@ -127,6 +127,7 @@ def test_the_verb_trains_and_answers(corpus_folder, contextwise, monkeypatch):
     assert "12 runs (12 missing)" in contextwise.words(dry)
     assert len(json.loads(contextwise(dry, "--json")[1])["runs"]) == 12 and not (contextwise.folder / "out").exists()
     contextwise.refused(f"{dry} --set data.corpus=b", "data.corpus is given twice")
+    contextwise.refused(f"{line} --corpus nowhere --dry-run", "there is no corpus at nowhere")
     status, output, errors = contextwise(line, "--json")
     assert status == 0, errors
     result = json.loads(output)

@@ -64,3 +64,8 @@ def test_json_alone_on_standard_output(contextwise, early_contexts):
     leak = content["effects"][0]
     assert (leak["name"], leak["outcome"]) == ("future tokens", "leak")
     assert leak["changed"] == leak["affected"] + 1 and leak["changed"] % 4 == 3
+
+
+def test_bad_input_is_refused(contextwise):
+    contextwise.refused("measure causality nowhere/at/all", "there is no run and no model at nowhere/at/all")
+    contextwise.refused("measure causality stock --dtype int8", "dtype is 'int8'")

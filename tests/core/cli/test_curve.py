@@ -136,6 +136,7 @@ def test_curves_side_by_side(contextwise, workplace):
     difference = rows[1]["lowest"]["value"] - rows[0]["lowest"]["value"]
     assert rows[1]["lowest_difference"]["value"] == pytest.approx(difference)
     assert written(difference, "+.4f") in words
+    contextwise.refused("compare --curves a b", "there is no run and no model at a")
     contextwise.refused("compare --curves runs/alpha", "a comparison needs two runs or more")
     assert "page: page.html" in contextwise.words("compare curve-8 curve-64 --html page.html")
     assert "Loss at each number of visible tokens" in (workplace / "page.html").read_text()

@@ -169,6 +169,7 @@ def test_generate_reports_where_the_positions_end(contextwise: Any) -> None:
     [
         (f"gpt2 {'x' * 60}", "the prompt has 60 tokens, but the model has only 48 positions"),
         ("gpt2 x --temperature -1", "the temperature is -1"),
+        ("gpt2 x --dtype int8", "dtype is 'int8'"),
         ("gpt2 x --max-new-tokens 0", "--max-new-tokens"),
         (". x", "contains no model"),
     ],

@@ -60,6 +60,7 @@ def test_a_frozen_backbone_is_not_trained(contextwise, workplace):
 
 def test_a_missing_source_is_refused(contextwise, workplace):
     contextwise.refused("model parameters nothing.yaml", "there is no file nothing.yaml")
+    contextwise.refused("model parameters ./nothing", "there is no run and no model")
     text = recipe_path("joint-paper").read_text()
     (workplace / "joint.yaml").write_text(text.replace("runs/sentence-lm-paper-seed0", f"{workplace}/other"))
     contextwise.refused("model parameters joint.yaml", "there is no run and no model at")

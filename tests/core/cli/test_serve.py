@@ -152,4 +152,5 @@ def test_the_openai_client_gets_what_generate_gives(tmp_path):
 
 
 def test_what_cannot_be_served_is_refused(contextwise, tmp_path):
+    contextwise.refused(f"model serve {tmp_path}/none", "there is no run and no model at")
     contextwise.refused(f"model serve {tmp_path}", "contains no model")

@@ -95,7 +95,15 @@ def test_worked_example_of_the_index_convention(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3", "mistral", "qwen2"])
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("place", [{}, {"inject_every_layer": True}, {"injection_layer": 2, "predictor_norm": True}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {},
+        {"inject_every_layer": True},
+        {"injection_layer": 1, "inject_every_layer": True},
+        {"injection_layer": 2, "predictor_norm": True},
+    ],
+)
 def test_the_gate_starts_as_the_backbone(family, pooling, place):
     stock = stock_model(family)
     model = ContextLMForCausalLM.from_backbone(stock, chunk_size=3, pooling=pooling, **place).eval()

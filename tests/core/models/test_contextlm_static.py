@@ -36,6 +36,23 @@ def test_each_step_equals_the_full_pass(family, w, device):
     torch.testing.assert_close(torch.cat(result, dim=1)[mask.bool()], whole[mask.bool()], atol=1e-5, rtol=1e-5)
 
 
+@FAMILIES
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_is_that_of_the_growing_cache(family, beams):
+    model = contextlm(family, chunk_size=3)
+    options = OPTIONS | {"attention_mask": PADDED, "num_beams": beams}
+    growing = model.generate(prompts(), **options)
+    assert torch.equal(model.generate(prompts(), cache_implementation="static", **options), growing)
+
+
+def test_eager_attention_gives_the_same():
+    model = contextlm("llama", chunk_size=3)
+    sdpa = model.generate(prompts(), attention_mask=PADDED, cache_implementation="static", **OPTIONS)
+    model.set_attn_implementation("eager")
+    eager = model.generate(prompts(), attention_mask=PADDED, cache_implementation="static", **OPTIONS)
+    assert torch.equal(eager, sdpa)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_decoding_compiles_into_two_graphs(family):

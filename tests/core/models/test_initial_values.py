@@ -150,6 +150,26 @@ def test_the_decoder_of_cue_starts_as_gpt2():
     assert found["crossattention.q_attn.weight"][1] == pytest.approx(0.02, rel=0.05)
 
 
+@pytest.mark.parametrize("paired_initialization", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox"])
+def test_the_model_of_a_recipe_starts_as_its_backbone(
+    tmp_path, corpus_folder, family: str, paired_initialization: bool
+):
+    values = recipe_values(corpus_folder, tmp_path, paired_initialization=paired_initialization)
+    values["model"] = {
+        "family": family,
+        "layers": 12,
+        "width": WIDTH,
+        "heads": 2,
+        "context_predictor": {"chunk_size": 4},
+    }
+    recipe = Recipe.model_validate(values)
+    model = starting_model(recipe, ContextLMConfig(stock(family, 12), 4))
+    end = {"gpt2": "mlp.c_proj.weight", "gpt_neox": "mlp.dense_4h_to_h.weight"}[family]
+    theirs, ours = (spreads(blocks)[end][1] for blocks in (model.blocks, model.context.layers))
+    assert ours == pytest.approx(theirs, rel=0.05)
+
+
 def test_loaded_weights_are_kept_and_missing_ones_start_as_the_backbones(tmp_path):
     """Loading initializes what a checkpoint lacks, and nothing else."""
     set_seed(4)

@@ -82,10 +82,12 @@ def test_needles_are_measured_and_reported(contextwise: Any, workplace: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("models/none --tasks vt", "there is no run and no model at models/none"),
         ("--qa wrong.jsonl", "wrong.jsonl:1: context is missing, question is missing, answers is missing"),
         ("--qa none.jsonl", "qa is none.jsonl, which cannot be read: No such file"),
         ("--tasks vt --samples 1", "has 2,300 positions, but a question of vt needs"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(contextwise: Any, arguments: str, message: str) -> None:
-    contextwise.refused(f"measure ruler models/tiny {arguments}", message)
+    model = "" if arguments.startswith("models/") else "models/tiny "
+    contextwise.refused(f"measure ruler {model}{arguments}", message)

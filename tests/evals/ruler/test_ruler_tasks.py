@@ -249,6 +249,8 @@ ROW = {"context": "A text.", "question": "What?", "answers": {"text": ["A"]}}
         (json.dumps({**ROW, "answers": "A"}), "q:1: answers is 'A', but must be"),
         (json.dumps({**ROW, "answers": {"text": []}}), "has no question with an answer"),
         (json.dumps(ROW) + "\n{", "q:2 is not JSON"),
+        ("[1]", "q entry 1 is not a JSON object"),
+        (json.dumps({**ROW, "context": "\ud800"}), "q:1 holds half of a surrogate pair"),
         (json.dumps({"data": []}), r"q:1: context is missing, .* \(fields: 'data'\)"),
     ],
 )  # fmt: skip

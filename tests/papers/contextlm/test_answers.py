@@ -196,6 +196,7 @@ def test_published_temperatures_follow_the_category():
     [
         ("", "is empty"),
         ("{", "x.jsonl:1 is not JSON"),
+        ("[1]", "x.jsonl entry 1 is not a JSON object"),
         ('{"text": "a"}', "x.jsonl:1: instruction is missing .fields: 'text'."),
         ('{"turns": ["a"], "question_id": 1}\n{"turns": [], "question_id": 2}', "x.jsonl:2: turns is "),
         ('{"turns": ["a"], "question_id": 1}\n{"turns": ["b"], "question_id": 1}', "question '1' a second time"),

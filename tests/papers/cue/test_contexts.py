@@ -88,6 +88,7 @@ def test_types_are_columns_then_the_previous_sentence():
             {"columns": ["a", "document_hash"]},
             "'document_hash' is computed from the document's own text, .*; take it out",
         ),
+        ({"column": ["a"]}, "column is an unknown key; did you mean 'columns'"),
         ({"columns": "title"}, "must be a list"),
     ],
 )

@@ -55,6 +55,7 @@ def test_a_small_recipe_builds_on_the_recipes_beside_it(news, text_encoder, tmp_
         (lambda r: r["model"]["cue"].update(start="x"), "model.cue.start does not apply to the stage joint"),
         (lambda r: r["model"]["cue"].update(noise=0.5), "model.cue.noise does not apply to the stage joint"),
         (lambda r: r["model"]["cue"].update(decoder="concatenate"), "decoder_layers: a decoder that concatenates has no"),
+        (lambda r: r["model"]["cue"].update(stages="joint"), "model.cue.stages is an unknown key; did you mean 'stage'"),
         (lambda r: r["model"].update(width=64), "model.width does not apply to a CUE model"),
         (lambda r: r["model"].update(family="llama"), "model.family does not apply to a CUE model"),
         (lambda r: r["model"]["cue"].update(stage="join"), "model.cue is .*its stage must be one of joint, adapt"),

@@ -132,6 +132,7 @@ def test_a_sentence_is_written_with_its_contexts(contextwise, workplace):
         (f"measure sentences cue {CORPUS} --contexts title,", "'', which is no context here"),
         (f"measure sentences cue {CORPUS} --contexts none,title", "'none', which is no context here"),
         (f"measure sentences cue {CORPUS} --contexts none --drop-contexts 1", "is scored without contexts"),
+        ("measure rescore lm nowhere.jsonl", "file is nowhere.jsonl, which cannot be read: No such file"),
         ("generate lm --contexts known.json", "--contexts is given, but lm takes no contexts; leave it out"),
         ("generate plain-cue --contexts known.json", "plain-cue takes no contexts"),
         ("generate cue --contexts nowhere.json", "there is no file nowhere.json"),

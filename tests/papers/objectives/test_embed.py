@@ -110,8 +110,10 @@ def test_a_bad_file_is_refused_before_the_model_is_opened(contextwise, workplace
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ("bert texts.txt --out v.npy --max-tokens 41", "max tokens is 41, but the model has positions for 40"),
         ("gpt2 texts.txt --out v.npy --dtype int4", "--dtype is 'int4'"),
         ("gpt2 texts.txt --out v.npy --device tpu9", "--device is 'tpu9'"),
+        ("nothing texts.txt --out v.npy", "there is no run and no model at"),
         ("bare texts.txt --out v.npy", "has no tokenizer; save it"),
         ("gpt2 texts.txt --out v.csv", "give a name that ends in .npy"),
     ],

@@ -106,6 +106,7 @@ def test_the_sets_of_human_eval_are_read(share: str) -> None:
     [
         ("", "is empty; give a corpus"),
         ("not json\n", "holes.jsonl:1 is not JSON"),
+        ("[1]\n", "holes.jsonl entry 1 is not a JSON object"),
         ('{"body": "x"}\n', "holes.jsonl:1 has no text in the field 'text'; a document has 'text', a task 'task_id'"),
         (
             '{"task_id": "a", "prompt": "p", "suffix": "s", "canonical_solution": "c"}\n\n{"task_id": "b"}\n',
@@ -125,7 +126,9 @@ def test_files_of_other_things_are_refused(tmp_path: Path, content: str, message
         open_tasks(path)
 
 
-def test_a_place_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_a_place_without_anything_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no corpus at"):
+        open_tasks(tmp_path / "nowhere")
     (tmp_path / "train.bin").write_bytes(bytes(40))
     with pytest.raises(DataError, match="comes without a tokenizer, so its lines are not known"):
         open_tasks(tmp_path / "train.bin")

@@ -66,6 +66,16 @@ def test_parameters_are_counted_as_documented(family):
 
 
 @HEADS
+def test_the_vocabulary_can_be_resized(head):
+    model = multitoken("llama", head)
+    model.resize_token_embeddings(VOCABULARY + 3, mean_resizing=False)
+    tokens = torch.full((1, 4), VOCABULARY + 2)
+    out = model(tokens, heads=3, labels=tokens)
+    assert all_logits(out).shape == (1, 4, 3, VOCABULARY + 3)
+    assert model.config.vocab_size == VOCABULARY + 3
+
+
+@HEADS
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
 def test_heads_on_a_contextlm(family, head):
     torch.manual_seed(0)

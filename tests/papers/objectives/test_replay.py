@@ -332,6 +332,7 @@ class TestRefusals:
             ({"replay": {"corpus": "old", "share": -1}}, "data.replay.share is -1, but must be at least 0"),
             ({"replay": {"corpus": "old", "share": 1}}, "data.replay.share is 1, but must be less than 1"),
             ({"replay": {"share": 0.1}}, "data.replay.corpus is missing"),
+            ({"replay": {"corpus": "old", "shar": 0.1}}, "data.replay.shar is an unknown key; did you mean 'share'"),
         ],
     )
     def test_settings_that_make_no_sense(self, data, words, tmp_path):
