@@ -87,7 +87,7 @@ class Curve(Measure):
     """
 
     name = "curve"
-    version = 6
+    version = 7
     changes_model = True
     result = CurveResult
 

@@ -105,8 +105,10 @@ def effective_context(
     be smaller: no shorter context was measured.
 
     Resamples would not do for an interval: the noise of many doublings makes some of them seem worth it, in each resample once
-    more. The context is smaller than the lower limit only if a doubling behind it that is not worth it seems so at the level
-    of all L of them together (Bonferroni), and larger than the upper one only if the last that is worth it does not seem so.
+    more. The context is smaller than the lower limit only if doublings behind it that are not worth it seem so at the level of
+    all tests together (Bonferroni): of each of the L doublings, and of all of them from each context to the longest, of which
+    one is worth it if they are in the mean. It is larger than the upper limit only if the last that is worth it does not seem
+    so.
 
     For the same reason the value is not that of the measured gains: among many, one far behind the effective context is often
     worth it by noise. It is that of the gains which fall with the context and are nearest to them (isotonic regression, by
@@ -123,16 +125,20 @@ def effective_context(
     about = {"measured_from": float(measured[0]), "measured_to": float(measured[-1]), "worth": worth}
     if len(left_out_DK) < FEWEST_DOCUMENTS:
         return {**Estimate(float(doublings.effective(gain_L[None], worth)[0])).to_dict(), **about}
-    left_out_DL = doublings.gains(left_out_DK)
-    shares_DK = sizes_DK / sizes_DK.sum(0)
-    parts = [
-        over_documents(gain, left_out_DL[:, i], shares_DK[:, [start, end - 1, end]].sum(1))
-        for i, (gain, start, end) in enumerate(zip(gain_L, doublings.start_L, doublings.right_L, strict=True))
-    ]
-    alone, together = _reach(parts, CONFIDENCE), _reach(parts, 1 - (1 - CONFIDENCE) / count)
+    parts, to_longest = doublings.parts(losses_K, left_out_DK, sizes_DK), Doublings(centre_K, to_longest=True)
+    tests = count + (to_longest.times_L > 1).sum()  # a single doubling to the longest is tested once
+    together = 1 - (1 - CONFIDENCE) / tests
+    alone, lower = _reach(parts, CONFIDENCE), gain_L - _reach(parts, together)
+    lower_mean = to_longest.gains(losses_K[None])[0] - _reach(
+        to_longest.parts(losses_K, left_out_DK, sizes_DK), together
+    )
     falling_L = isotonic_regression(gain_L, weights=np.clip(alone, 1e-9, 1e9) ** -2, increasing=False).x
-    low, value, high = doublings.effective(np.array([gain_L - together, falling_L, gain_L + alone]), worth).tolist()
-    estimate = Estimate(min(max(value, low), high), low, high, method="t", documents=len(left_out_DK))
+    low, low_mean, value, high = doublings.effective(np.array([lower, lower_mean, falling_L, gain_L + alone]), worth)
+    low = max(low, low_mean)
+    high = max(low, high)
+    estimate = Estimate(
+        float(min(max(value, low), high)), float(low), float(high), method="t", documents=len(left_out_DK)
+    )
     return {**estimate.to_dict(), **about}
 
 
@@ -147,20 +153,32 @@ class Doublings:
     """What each doubling of the context is worth, between K bins at ``centre_K``, from the L bins ``start_L``.
 
     A curve is taken as straight between its bins on a logarithmic axis, and so is what a doubling is worth. ``right_L`` is the
-    first bin at or behind the doubled context.
+    first bin at or behind the doubled context; with ``to_longest``, at or behind the context doubled ``times_L``, as often as
+    the longest one allows, and what a doubling is worth is the mean of these.
     """
 
-    def __init__(self, centre_K: np.ndarray) -> None:
+    def __init__(self, centre_K: np.ndarray, to_longest: bool = False) -> None:
         self.x_K = np.log2(centre_K)
         self.start_L = np.arange(int((2 * centre_K <= centre_K[-1]).sum()))
-        self.right_L = np.searchsorted(centre_K, 2 * centre_K[self.start_L])
+        start_x_L = self.x_K[self.start_L]
+        self.times_L = np.floor(self.x_K[-1] - start_x_L + 1e-9) if to_longest else np.ones(len(self.start_L))
+        self.right_L = np.searchsorted(self.x_K, start_x_L + self.times_L - 1e-9)
 
     def gains(self, losses_RK: np.ndarray) -> np.ndarray:
         """Nats that each doubling is worth, for R curves: (R, L)."""
         left_L, right_L = self.right_L - 1, self.right_L
-        share_L = (self.x_K[self.start_L] + 1 - self.x_K[left_L]) / (self.x_K[right_L] - self.x_K[left_L])
+        share_L = (self.x_K[self.start_L] + self.times_L - self.x_K[left_L]) / (self.x_K[right_L] - self.x_K[left_L])
         doubled_RL = losses_RK[:, left_L] * (1 - share_L) + losses_RK[:, right_L] * share_L
-        return losses_RK[:, self.start_L] - doubled_RL
+        return (losses_RK[:, self.start_L] - doubled_RL) / self.times_L
+
+    def parts(self, losses_K: np.ndarray, left_out_DK: np.ndarray, sizes_DK: np.ndarray) -> list[Part | None]:
+        """The part of the documents in the uncertainty of each gain; arguments as for :func:`effective_context`."""
+        gain_L, left_out_DL = self.gains(losses_K[None])[0], self.gains(left_out_DK)
+        shares_DK = sizes_DK / sizes_DK.sum(0)
+        return [
+            over_documents(gain, left_out_DL[:, i], shares_DK[:, [start, end - 1, end]].sum(1))
+            for i, (gain, start, end) in enumerate(zip(gain_L, self.start_L, self.right_L, strict=True))
+        ]
 
     def effective(self, gain_RL: np.ndarray, worth: float) -> np.ndarray:
         """The smallest context from which no doubling is worth ``worth`` nats: (R,), infinite if the last one is."""

@@ -174,6 +174,29 @@ def test_a_late_doubling_that_is_surely_worth_it_counts_whatever_the_fit_says():
     assert found["low"] <= found["value"] <= found["high"] and found["value"] == pytest.approx(2**1.5, rel=0.02)
 
 
+def test_doublings_that_are_surely_worth_it_together_raise_the_lower_limit():
+    """Each of six doublings is worth 0.08 with a standard error of about 0.07; all of them 0.48, with the same error."""
+    documents, centre = 40, 2.0 ** np.arange(7)
+    noise = np.random.default_rng(0).normal(size=(documents, 7))
+    nats = 3 - 0.08 * np.arange(7) + 0.05 * math.sqrt(documents) * (noise - noise.mean(0))
+    sizes = np.ones_like(nats)
+    losses, left_out, doublings = nats.mean(0), leave_one_out(nats, sizes), Doublings(centre)
+    errors = [math.sqrt(part.variance) for part in doublings.parts(losses, left_out, sizes)]
+    assert (doublings.gains(losses[None])[0] - student_t(39) * np.array(errors) < 0.01).all()  # none is sure alone
+    found = effective_context(centre, losses, left_out, sizes, 0.01)
+    surely = [  # contexts whose loss exceeds the longest one's by more than 0.01 for each doubling between them
+        context
+        for i, context in enumerate(centre[:-1])
+        if (
+            losses[i]
+            - losses[-1]
+            - student_t(39, 1 - 0.05 / 11) * np.std(nats[:, i] - nats[:, -1], ddof=1) / math.sqrt(documents)
+            > 0.01 * (6 - i)
+        )
+    ]
+    assert found["high"] is None and surely[-1] <= found["low"] < 2 * surely[-1] and surely[-1] >= 4
+
+
 def test_an_interval_of_the_effective_context_by_hand():
     """Doublings are worth 0.5, 0.02 and 0 with standard errors of 0.01 and nine degrees of freedom."""
     gains, documents = np.array([0.5, 0.02, 0.0]), 10
@@ -184,7 +207,7 @@ def test_an_interval_of_the_effective_context_by_hand():
     found = effective_context(2.0 ** np.arange(4), losses, left_out, np.ones((documents, 4)), 0.1)
     first, second = gains[:2]
     error = np.sqrt(np.square(left_out[:, 1] - losses[1]).sum() * (documents - 1) / documents)
-    low, high = student_t(9, 1 - 0.05 / 3) * error, student_t(9) * error
+    low, high = student_t(9, 1 - 0.05 / 5) * error, student_t(9) * error  # three doublings, two chains of several
     for limit, at in (("low", -low), ("value", 0.0), ("high", high)):  # crossings of the line between the two
         one, other = first + at, second + at
         assert found[limit] == pytest.approx(2 ** ((one - 0.1) / (one - other)))
