@@ -5,15 +5,18 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 import pytest
 import torch
 import yaml
 
 from contextwise.base import plugins
-from contextwise.base.errors import ConfigError
-from contextwise.evaluation.kernel import results_of
+from contextwise.base.progress import say_once
+from contextwise.evaluation.kernel import Measure, results_of
+from contextwise.training.settings import ModelSettings, model_kinds
 from small import recipe_values
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -291,11 +294,13 @@ def test_verbs_have_their_panel_and_a_broken_one_is_left_out(site):
     options = " ".join(contextwise(site, "measure", "surprise", "--help").stdout.replace("│", " ").split())
     assert "--threshold <float> [>0] Nats above which a token counts. [default: 5.0]" in options
     assert "[default: (the training context)]" in options
-    assert "'broken' of the package strange-ideas cannot be imported" in " ".join(shown.stderr.split())
+    assert "'broken' of the package strange-ideas cannot be used (ModuleNotFoundError:" in " ".join(
+        shown.stderr.split()
+    )
     greeted = contextwise(site, "greet", "--name", "world")
     assert (greeted.stdout, greeted.stderr) == ("hello, world\n", "")
     refused = contextwise(site, "broken")
-    assert refused.returncode == 2 and "cannot be imported" in refused.stderr
+    assert refused.returncode == 2 and "cannot be used" in refused.stderr
 
 
 @pytest.mark.long
@@ -338,13 +343,39 @@ def test_the_file_of_a_strangers_source_is_a_part_of_what_was_prepared(site, tmp
     assert contextwise(site, *command).returncode == 2
 
 
-def test_one_name_is_offered_once(monkeypatch):
-    from importlib.metadata import EntryPoint, EntryPoints
+def offered(monkeypatch, group: str, *points: tuple[str, str, str]) -> dict[str, EntryPoint]:
+    """The entry points of a group when strangers' packages offer more: package, name, value."""
+    others = EntryPoints(
+        EntryPoint(name, value, group)._for(SimpleNamespace(name=package)) for package, name, value in points
+    )
+    monkeypatch.setattr(plugins, "entry_points", lambda group: others)
+    say_once.cache_clear()
+    return plugins.points.__wrapped__(group.removeprefix("contextwise."))
 
-    other = EntryPoints([EntryPoint("evaluate", "elsewhere:Evaluate", "contextwise.measures")])
-    monkeypatch.setattr(plugins, "entry_points", lambda group: other)
-    with pytest.raises(ConfigError, match="'evaluate' in contextwise.measures is offered twice"):
-        plugins.points.__wrapped__("measures")
+
+def test_of_a_name_that_is_offered_twice_ours_is_used_or_none(monkeypatch, capsys):
+    theirs = ("a", "evaluate", "elsewhere:Evaluate"), ("a", "depth", "elsewhere:Depth"), ("b", "depth", "beside:Depth")
+    found = offered(monkeypatch, "contextwise.measures", *theirs)
+    assert found["evaluate"].value.startswith("contextwise.evaluation") and "depth" not in found
+    said = " ".join(capsys.readouterr().err.split())
+    assert (
+        "'evaluate' in contextwise.measures is offered twice" in said and "elsewhere:Evaluate, and contextwise." in said
+    )
+    assert "as elsewhere:Depth and beside:Depth, and none is used; rename or uninstall one of them" in said
+
+
+def test_a_feature_of_another_type_is_left_out_with_a_note(monkeypatch, capsys):
+    """A function where a class of settings is asked for must not stop every command."""
+    ours = set(model_kinds())
+    found = offered(monkeypatch, "contextwise.models", ("a", "odd", "json:dumps"), ("a", "odder", "json:JSONEncoder"))
+    monkeypatch.setattr(plugins, "points", lambda group: found)
+    assert set(plugins.load.__wrapped__("models", ModelSettings)) == ours and "odder" in found
+    said = " ".join(capsys.readouterr().err.split())
+    assert "note: 'odd' of the package a cannot be used (TypeError: it is no ModelSettings); mend, update" in said
+    assert "note: 'odder' of the package a cannot be used" in said
+    odd = EntryPoint("odd", "string:digits", "contextwise.verbs")._for(SimpleNamespace(name="a"))
+    assert plugins.feature(odd, Measure | FunctionType) is None
+    assert "it is no Measure or function" in " ".join(capsys.readouterr().err.split())
 
 
 def test_every_feature_of_ours_can_be_imported():

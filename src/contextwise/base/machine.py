@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from contextwise.base import plugins
 from contextwise.base.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _versions() -> dict[str, str | None]:
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    return versions
+    return versions | {point.dist.name: point.dist.version for point in plugins.others() if point.dist}
 
 
 def _line_of(file: str, name: str) -> str:

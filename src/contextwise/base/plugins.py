@@ -17,11 +17,11 @@ tree that is not installed they are read from its ``pyproject.toml``.
 
 import tomllib
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from contextwise.base.errors import ConfigError, one_line
+from contextwise.base.errors import one_line
 from contextwise.base.progress import say_once
 
 PROJECT = "contextwise"
@@ -40,40 +40,61 @@ def _source_tree(group: str) -> list[EntryPoint]:
 
 @cache
 def points(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group such as ``models`` by name; a ConfigError if two packages offer a feature of one name."""
+    """The entry points of a group such as ``models`` by name.
+
+    Of a name that two packages offer, this project's is taken, and otherwise none, with a note.
+    """
     group = f"{PROJECT}.{group}"
     own = _source_tree(group)
     installed = [point for point in entry_points(group=group) if not own or _package(point) != PROJECT]
-    result: dict[str, EntryPoint] = {}
-    for point in [*own, *installed]:
-        other = result.setdefault(point.name, point)
-        if other.value != point.value:
-            raise ConfigError(
-                f"{point.name!r} in {group} is offered twice, as {other.value} and {point.value}; uninstall one of them"
+    offered: dict[str, list[EntryPoint]] = {}
+    for point in sorted([*own, *installed], key=lambda point: (point.name, not _is_own(point), _package(point))):
+        offered.setdefault(point.name, []).append(point)
+    for name, (first, *others) in list(offered.items()):
+        if other := next((each for each in others if each.value != first.value), None):
+            taken = f"{first.value} is used" if _is_own(first) else "none is used"
+            say_once(
+                f"note: {name!r} in {group} is offered twice, as {first.value} and {other.value}, and {taken}; "
+                "rename or uninstall one of them"
             )
-    return dict(sorted(result.items()))
+            if not _is_own(first):
+                del offered[name]
+    return {name: first for name, (first, *_) in offered.items()}
 
 
 @cache
-def load(group: str) -> dict[str, Any]:
-    """Load the features of a group, by name. Those of other packages that cannot be imported are left out, with a note."""
-    features = {name: feature(point) for name, point in points(group).items()}
+def load(group: str, base: type = object) -> dict[str, Any]:
+    """Load the features of a group, by name: subclasses or instances of ``base``. Others are left out as by :func:`feature`."""
+    features = {name: feature(point, base) for name, point in points(group).items()}
     return {name: each for name, each in features.items() if each is not None}
 
 
-def feature(point: EntryPoint) -> Any:
-    """The feature of an entry point; None, with a note, for one of another package that cannot be imported."""
+def feature(point: EntryPoint, base: Any = object) -> Any:
+    """The feature of an entry point, a subclass or an instance of ``base``.
+
+    None, with a note, for one of another package that is neither, or cannot be imported.
+    """
     try:
-        return point.load()
+        found = point.load()
+        if not (isinstance(found, base) or (isinstance(found, type) and issubclass(found, base))):
+            names = [each.__name__ for each in get_args(base) or (base,)]
+            raise TypeError(f"it is no {' or '.join(names)}")  # which the note shows
+        return found
     except Exception as error:
-        package = _package(point)
-        if package in (PROJECT, ""):
+        if _is_own(point):
             raise
         what = f"{type(error).__name__}: {one_line(error)}"
         say_once(
-            f"note: {point.name!r} of the package {package} cannot be imported ({what}); mend, update or uninstall it"
+            f"note: {point.name!r} of the package {_package(point)} cannot be used ({what}); mend, update or uninstall it"
         )
         return None
+
+
+@cache
+def others() -> tuple[EntryPoint, ...]:
+    """The entry points of all groups that other packages offer."""
+    offered = (point for each in distributions() if each.name != PROJECT for point in each.entry_points)
+    return tuple(point for point in offered if point.group.startswith(f"{PROJECT}."))
 
 
 @cache
@@ -81,6 +102,11 @@ def is_ours(module: str) -> bool:
     """Whether a module lies in a package of this distribution: this one, or one beside it whose name begins alike."""
     package = module.split(".")[0]
     return package.startswith(PROJECT) and (Path(__file__).parents[2] / package / "__init__.py").is_file()
+
+
+def _is_own(point: EntryPoint) -> bool:
+    """Whether this distribution, or its source tree, offers an entry point."""
+    return _package(point) in (PROJECT, "")
 
 
 def _package(point: EntryPoint) -> str:

@@ -43,7 +43,7 @@ class RecipeKind:
 
 def recipe_kinds() -> dict[str, RecipeKind]:
     """The installed kinds of recipe files by name."""
-    return plugins.load("recipe_kinds")
+    return plugins.load("recipe_kinds", RecipeKind)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from contextwise.base import stopping
+from contextwise.base import plugins, stopping
 from contextwise.base.errors import ConfigError, ContextwiseError, DataError, Interrupted, one_line
 from contextwise.base.progress import console, document_printed, printable, say
 from contextwise.base.stopping import first_process
@@ -284,15 +284,16 @@ def unexpected(error: BaseException) -> str:
 
 
 def _place_of_users(error: BaseException) -> str:
-    """The innermost line of an error's traceback in a file that belongs to no library; empty if there is none."""
+    """The innermost line of an error's traceback in a file of a user, or of a package that offers features; else empty."""
+    offering = {point.module.partition(".")[0] for point in plugins.others()}
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     libraries.append(str(Path(__file__).parents[2]))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file, package = Path(frame.f_code.co_filename), frame.f_globals.get("__name__", "").partition(".")[0]
         own = file.is_file() and not any(file.is_relative_to(folder) for folder in libraries)
-        own = own and "torchinductor" not in frame.filename
-        if own and file.resolve() != Path(sys.argv[0]).resolve():
-            return f"{file.name}, line {frame.lineno}"
+        own = own and "torchinductor" not in str(file) and file.resolve() != Path(sys.argv[0]).resolve()
+        if own or package in offering:
+            return f"{file.name}, line {line}"
     return ""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint
 from itertools import pairwise
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import typer
@@ -228,7 +228,7 @@ def verb_of(typed: str) -> tuple[str, Callable[..., None]] | None:
     from contextwise.cli.measures import verb
     from contextwise.evaluation.kernel import Measure
 
-    found = plugins.feature(points()[typed])
+    found = plugins.feature(points()[typed], Measure | FunctionType)
     if found is None:
         return None
     is_measure = isinstance(found, type) and issubclass(found, Measure)

@@ -16,7 +16,7 @@ def _kind(values: Any) -> Any:
 
 def _installed(values: Any) -> Any:
     """Refuse a kind of executor that no installed package offers."""
-    kind, kinds = _kind(values), plugins.load("launchers")
+    kind, kinds = _kind(values), plugins.load("launchers", ExecutorSettings)
     if not isinstance(kind, str) or kind not in kinds:
         raise ConfigError(Problem(f"but must be {listed([*kinds], 'or')}", "kind", kind))
     return values
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 else:
     AnyExecutor = Annotated[
         Union[  # noqa: UP007
-            tuple(Annotated[kind, Tag(f"<{name}>")] for name, kind in plugins.load("launchers").items())
+            tuple(
+                Annotated[kind, Tag(f"<{name}>")] for name, kind in plugins.load("launchers", ExecutorSettings).items()
+            )
         ],
         Discriminator(lambda values: f"<{_kind(values)}>"),
         BeforeValidator(_installed),

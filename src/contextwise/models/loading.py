@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ def _failure_reason(folder: str, error: Exception) -> str:
     if "ignore_mismatched_sizes" in str(error):
         fix = "export it again, or use the config.json that belongs to it"
         return f"the shapes of its weights do not match its config.json; {fix}"
+    if unknown := re.search(r"model type `(.*?)`.* does not recognize", str(error)):
+        return f"its model_type {unknown[1]!r} is unknown; install the package that offers it, or a newer transformers"
     return failure_reason(error)
 
 

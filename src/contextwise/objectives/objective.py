@@ -293,7 +293,7 @@ class ExampleStream(Stream):
 
 def objectives() -> dict[str, type[Objective]]:
     """The classes of all objectives by name, in alphabetical order."""
-    return dict(sorted((Objective.registered | plugins.load("objectives")).items()))
+    return dict(sorted((Objective.registered | plugins.load("objectives", Objective)).items()))
 
 
 def read_objective(value: Any, base: type[Objective] = Objective) -> Any:

@@ -40,7 +40,7 @@ class Section(Settings):
         arms: arms of a trial that are known by name: name -> ``section.key=value`` settings.
     """
 
-    about: ClassVar[str]
+    about: ClassVar[str] = ""
     arms: ClassVar[dict[str, list[str]]] = {}
 
     def problems(self, recipe: Any) -> Iterator[Problem]:
@@ -305,18 +305,18 @@ def wrong_kind(objective: Any, kind: str, pretrained: str = "", family: str = ""
 @cache
 def data_kinds() -> dict[str, type[DataSettings]]:
     """All kinds of data by name: the entry points of the group ``contextwise.data``, with the sections that extend them."""
-    return {name: _with_sections(kind) for name, kind in plugins.load("data").items()}
+    return {name: _with_sections(kind) for name, kind in plugins.load("data", DataSettings).items()}
 
 
 @cache
 def model_kinds() -> dict[str, type[ModelSettings]]:
     """All kinds of models by name: the entry points of the group ``contextwise.models``, with the sections that extend them."""
-    return {name: _with_sections(kind) for name, kind in plugins.load("models").items()}
+    return {name: _with_sections(kind) for name, kind in plugins.load("models", ModelSettings).items()}
 
 
 def _with_sections(kind: Any) -> Any:
     """A kind with a field for each section that extends it."""
-    sections = plugins.load("sections") if kind.extended else {}
+    sections = plugins.load("sections", Section) if kind.extended else {}
     own = {name.partition(".")[2]: each for name, each in sections.items() if name.startswith(f"{kind.extended}.")}
     if not own:
         return kind

@@ -232,6 +232,22 @@ def test_an_unexpected_error_of_code_that_is_not_ours_names_its_line(
     assert re.fullmatch(words, capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("module, place", [("strange.ideas", r"idea\.py, line 2"), ("torch.nn", "")])
+def test_an_error_of_an_installed_package_that_offers_features_is_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, place: str
+) -> None:
+    file = tmp_path / "idea.py"
+    file.write_text("def fail():\n    raise KeyError\n")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(cli, "__file__", __file__)  # whose folder is that of the tests
+    point = metadata.EntryPoint("idea", "strange.ideas:Idea", "contextwise.measures")
+    monkeypatch.setattr("contextwise.base.plugins.others", lambda: (point,))
+    exec(compile(file.read_text(), file, "exec"), names := {"__name__": module})
+    with pytest.raises(KeyError) as raised:
+        names["fail"]()
+    assert re.fullmatch(place, cli._place_of_users(raised.value))
+
+
 @pytest.mark.parametrize("words", [["--traceback", "train"], ["train", "x.yaml", "--traceback"]])
 def test_a_traceback_is_shown_on_request(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]

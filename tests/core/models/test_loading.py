@@ -85,6 +85,10 @@ def test_a_damaged_model_gets_a_clear_error(saved, harm):
         ({"activation_function": "nope"}, "'nope' is not known to transformers"),
         ({"num_labels": 10**8}, "sets num_labels to 100000000"),
         ({"backbone_config": {"num_hidden_layers": 10**9}}, "sets num_hidden_layers to 1000000000"),
+        (
+            {"model_type": "of_a_package"},
+            "its model_type 'of_a_package' is unknown; install the package that offers it",
+        ),
     ],
 )
 def test_a_configuration_that_would_take_hours_is_refused(saved, values, why):

@@ -113,7 +113,7 @@ def with_parts(given: Sequence[str]) -> list[str]:
 def _offered(name: str) -> tuple[Any, str]:
     """The kind of source that a package offers for a prefix of the name, if any, and what follows the prefix."""
     prefix, _, rest = name.partition(":")
-    kind = plugins.load("sources").get(prefix) if prefix in plugins.points("sources") else None
+    kind = plugins.load("sources", Source).get(prefix) if prefix in plugins.points("sources") else None
     return (None, name) if kind is None or not (rest or (kind.alone and not kind.wraps)) else (kind, rest)
 
 

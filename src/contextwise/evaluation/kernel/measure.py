@@ -298,4 +298,4 @@ def _content(name: str, path: Path) -> str:
 
 def measures() -> dict[str, type[Measure]]:
     """All measures by name: the entry points of the group ``contextwise.measures``."""
-    return plugins.load("measures")
+    return plugins.load("measures", Measure)

@@ -33,6 +33,7 @@ from contextwise.experiments.recipe_kinds import check_trial
 from contextwise.experiments.run_set import FAST_TRAINING, Arm, with_identified_code, with_sections
 from contextwise.models.variant.code import is_variant, parse_variant
 from contextwise.training.kinds import VariantSettings
+from contextwise.training.settings import Section
 
 DEFAULT_TOKENS = 524_288
 DEFAULT_RECIPE: dict[str, Any] = {
@@ -49,7 +50,7 @@ BUILT_IN: dict[str, list[str]] = {
     "contextlm-every": ["model.context_predictor.chunk_size=4", "model.context_predictor.inject_every_layer=true"],
     "contextlm-behind": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection_layer=1"],
     "contextlm-add": ["model.context_predictor.chunk_size=4", "model.context_predictor.injection=add"],
-} | {name: arm for section in plugins.load("sections").values() for name, arm in section.arms.items()}
+} | {name: arm for section in plugins.load("sections", Section).values() for name, arm in section.arms.items()}
 """Arms that are known by name; those of sections among them."""
 ARM_WORDS = {
     "pm": "parameter-matched: two more layers, and so as many parameters as contextlm has with its predictor",
