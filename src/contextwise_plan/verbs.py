@@ -40,7 +40,7 @@ def sweep(
     ] = None,
     out: Annotated[Path | None, Option(help="The sweep's folder.", show_default="sweeps/NAME")] = None,
     jobs: Annotated[int | None, Option(help="Runs at a time here.", show_default="1, in this process")] = None,
-    executor: Annotated[str | None, Option(help="Where runs run: local or ray.")] = None,
+    executor: Annotated[str | None, Option(help="Where runs run: local, ray, or as a package offers.")] = None,
     address: Annotated[str | None, Option(help="Of a Ray cluster.", show_default="auto, of this machine")] = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check and list the runs and what they cost; start none.")

@@ -201,16 +201,21 @@ def _curves(runs: list[RunFolder], comparison: Comparison | None) -> tuple[list[
 def _run(curve: Curve) -> Markup:
     """A run's recipe and environment, collapsed."""
     run = curve.run
-    about: dict[str, Any] = {"run": without_folders(str(run.path))}
-    if run.finished:
-        corpus = run.summary()["corpus"]
-        about |= {"corpus": without_folders(corpus["path"]), "content hash": corpus["fingerprint"]}
     recipe = yaml.safe_dump(without_folders(run.recipe()), sort_keys=False, allow_unicode=True)
-    facts = page.facts({**about, **page.environment_facts(run.environment())})
+    facts = page.facts(facts_of(run))
     both = '<div class="facts">\n<div><h3>recipe</h3>{recipe}</div>\n<div><h3>environment</h3>{facts}</div>\n</div>'
     line, state = "{mark}{label}: recipe and environment{state}", "" if run.finished else " (not finished)"
     summary = page.markup(line, mark=Markup(mark(curve.series)), label=curve.label, state=state)
     return page.details(summary, page.markup(both, recipe=page.code(recipe), facts=facts))
+
+
+def facts_of(run: RunFolder) -> dict[str, str]:
+    """The corpus, hardware and versions of a run, as a page lists them."""
+    about = {"run": without_folders(str(run.path))}
+    if run.finished:
+        corpus = run.summary()["corpus"]
+        about |= {"corpus": without_folders(corpus["path"]), "content hash": corpus["fingerprint"]}
+    return about | page.environment_facts(run.environment())
 
 
 def training_figure(curves: list[Curve]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from contextwise.base.config import parse_yaml
 from contextwise.base.estimates import count, counted, duration, listed, written
 from contextwise.base.progress import say
+from contextwise.base.runs import RunFolder
 from contextwise.base.tables import Cell, Column, Row, Table, terminal
 from contextwise.comparison.decided import READINGS, Comparison
 from contextwise.comparison.sequential import FEWEST_SEEDS, half_widths
@@ -22,6 +23,7 @@ from contextwise.experiments.trial.trial import Trial
 from contextwise.reports import page
 from contextwise.reports.decided import at_budget, breakable, comparison_table, overview_plots, path_plot
 from contextwise.reports.page import Page, Part, Plot, Section
+from contextwise.reports.runs import facts_of
 
 PAGE = "report.html"
 OWN_RATES = (
@@ -190,6 +192,9 @@ def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page
     compared = comparison_table(result)
     fixed = {name: str(value) for name, value in result.unchanged.items()}
     seeds = counted(result.seeds, "seed")
+    runs = (RunFolder(path) for path in sorted(result.path.glob("runs/*")))
+    finished = next((run for run in runs if run.finished), None)
+    made_on = [page.details("Corpus and machine of a run", page.facts(facts_of(finished)))] if finished else []
     sections = [
         Section("Seed by seed", paths if len(paths) == 1 else []),
         Section(
@@ -214,7 +219,7 @@ def trial_page(result: TrialResult, recipe: str = "", command: str = "") -> Page
                 page.details("Settings that all arms share", page.facts(fixed)),
             ],
         ),
-        Section("Made with", [page.commands([command]), page.details("trial.yaml", page.code(recipe))]),
+        Section("Made with", [page.commands([command]), page.details("trial.yaml", page.code(recipe)), *made_on]),
     ]
     subtitle = (
         f"{', '.join(dict.fromkeys(each.arm for each in result.lengths))}: {seeds} at equal {_equal(result.equal)}; "

@@ -13,7 +13,6 @@ from transformers import PreTrainedConfig
 from contextwise.base.config import read_yaml, validate
 from contextwise.base.recipes import recipe_path, shipped_recipe
 from contextwise.base.runs import RunFolder
-from contextwise.data.corpus import Corpus
 from contextwise.models.loading import load_config
 from contextwise.models.spec import build_model, spec_of, without_weights
 from contextwise.training.recipe import Recipe, load_recipe
@@ -41,11 +40,15 @@ class Upstream:
 
     def _vocabulary(self, recipe: Recipe) -> int | None:
         given = getattr(recipe.model, "vocab_size", None) or recipe.model.starts
-        if given or not isinstance(recipe.data, CorpusData):
+        if given:
             return None
-        if self.vocab_size is not None and not Path(recipe.data.corpus).exists():
+        if (
+            self.vocab_size is not None
+            and isinstance(recipe.data, CorpusData)
+            and not Path(recipe.data.corpus).exists()
+        ):
             return self.vocab_size
-        return Corpus.open(recipe.data.corpus, recipe.data.split).vocab_size
+        return recipe.data.vocabulary_size()
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,10 @@ class DataSettings(Settings):
         """The :class:`~contextwise.training.inputs.TrainingInputs` of a run; None for those of a corpus."""
         return None
 
+    def vocabulary_size(self) -> int | None:
+        """Number of tokens of its tokenizer, for a model whose recipe does not say it; None without a tokenizer."""
+        return None
+
     @property
     def sections(self) -> dict[str, DataSection]:
         """The sections that are given, by name, in alphabetical order."""
@@ -179,6 +183,11 @@ class CorpusData(DataSettings):
         for section in self.sections.values():
             cut = section.cut(cut)
         return cut
+
+    def vocabulary_size(self) -> int | None:
+        from contextwise.data import Corpus
+
+        return Corpus.open(self.corpus, self.split).vocab_size
 
 
 class ModelSettings(Settings, ABC):

@@ -103,6 +103,23 @@ def test_texts_of_a_corpus_in_another_folder_are_noted(contextwise, workplace):
     assert status == 0 and "4 of the 4 documents share half or more" in " ".join(errors.split())
 
 
+def test_near_copies_between_the_splits_of_the_runs_own_corpus_are_noted(contextwise, workplace):
+    """As they are of another model on the same documents: a comparison must not note them of one of two alone."""
+    trained = Corpus.open(workplace / "corpus", "train")
+    texts = [{"text": trained.tokenizer().decode(trained.document(i))} for i in np.argsort(trained.lengths)[-6:]]
+    write_rows(workplace / "first.jsonl", texts)
+    write_rows(workplace / "second.jsonl", [{"text": each["text"] + " more"} for each in texts[:3]])
+    prepared = "prepare train=first.jsonl validation=second.jsonl --tokenizer runs/alpha/model --out own"
+    assert contextwise(prepared)[0] == 0
+    corpus = Corpus.open(workplace / "own", "train")
+    recipe = {"name": "delta", "seed": 0, "data": {"context": 32, "corpus": str(workplace / "own")}}
+    run = write_run(workplace / "delta", small_gpt2(corpus.vocab_size), corpus.tokenizer(), recipe)
+    RunFolder(run).write_summary(run_summary(tokens=10, corpus={"path": "own", "fingerprint": corpus.fingerprint}))
+    say_once.cache_clear()
+    status, _, errors = contextwise("evaluate delta --corpus own")
+    assert status == 0 and "3 of the 3 documents share half or more" in " ".join(errors.split())
+
+
 def test_curves_of_two_modes_have_a_figure_each_on_the_page_of_a_run(contextwise, workplace):
     """One has the same targets at each context, the other has not."""
     for mode in ("bands", "running"):

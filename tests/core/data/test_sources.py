@@ -18,9 +18,9 @@ from tokenizers.models import Unigram, WordLevel
 from tokenizers.pre_tokenizers import Metaspace, Whitespace
 from transformers import PreTrainedTokenizerFast
 
-from contextwise.base.errors import DataError
-from contextwise.data import Corpus, prepare_corpus
-from contextwise.data.sources import BadRecord, Document, open_source, source_digest
+from contextwise.base.errors import ConfigError, DataError
+from contextwise.data import Corpus, prepare_corpus, sources
+from contextwise.data.sources import BadRecord, Document, Source, open_source, source_digest
 from contextwise.data.sources import tables as module
 from contextwise.data.sources.stdlib import StandardLibrary, docstring_summary, stdlib_files
 from small import write_documents
@@ -347,6 +347,14 @@ def test_missing_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         open_source(str(tmp_path / "*.jsonl"))
     with pytest.raises(DataError, match="holds no files"):
         open_source(tmp_path)
+
+
+def test_a_source_of_a_package_has_its_prefix_as_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands in the manifest; without one, preparing failed after all was read."""
+    monkeypatch.setattr(sources.plugins, "points", lambda group: {"lines": None})
+    monkeypatch.setattr(sources.plugins, "load", lambda group, base: {"lines": type("Lines", (Source,), {})})
+    with pytest.raises(ConfigError, match="the source 'lines' is .*Lines, whose kind must be 'lines'"):
+        open_source("lines:x")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a file")

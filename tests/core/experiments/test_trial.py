@@ -158,7 +158,9 @@ def test_a_decided_trial_trains_no_more_seeds(finished, corpus_folder, monkeypat
     words = words_of(trial_tables(result))
     assert "stopped after" in words and "every comparison is decided" in words
     rates = "Learning rates: those of the arms' recipes, none searched."  # the trial has rates: fixed
-    assert rates in words and rates in unescape(trial_page(result).render())
+    html = unescape(trial_page(result).render())
+    assert rates in words and rates in html
+    assert Corpus.open(corpus_folder).fingerprint in html and torch.__version__ in html
 
 
 def test_each_row_of_the_page_is_a_seed_with_its_own_difference(finished, corpus_folder):

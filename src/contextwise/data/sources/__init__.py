@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from contextwise.base import plugins
-from contextwise.base.errors import DataError, misspelt
+from contextwise.base.errors import ConfigError, DataError, misspelt
 from contextwise.base.estimates import counted
 from contextwise.base.files import expanded
 from contextwise.base.hashes import content_digest, content_key
@@ -114,6 +114,8 @@ def _offered(name: str) -> tuple[Any, str]:
     """The kind of source that a package offers for a prefix of the name, if any, and what follows the prefix."""
     prefix, _, rest = name.partition(":")
     kind = plugins.load("sources", Source).get(prefix) if prefix in plugins.points("sources") else None
+    if kind is not None and getattr(kind, "kind", "") != prefix:
+        raise ConfigError(f"the source {prefix!r} is {kind.__module__}.{kind.__name__}, whose kind must be {prefix!r}")
     return (None, name) if kind is None or not (rest or (kind.alone and not kind.wraps)) else (kind, rest)
 
 

@@ -338,11 +338,10 @@ class Subject:
         if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
             return TRAINED_ON
         copied: Collection[int] = ()
-        if not same:  # about the splits of one corpus `prepare` has warned already
-            with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
-                trained = Corpus.open(path, split)
-                if self.trained_on(trained.fingerprint) and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
-                    copied = copied_documents(trained, corpus, len(corpus))
+        with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
+            trained = Corpus.open(path, split)
+            if self.trained_on(trained.fingerprint) and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
+                copied = copied_documents(trained, corpus, len(corpus))
         shared = f"{len(copied):,} of the {len(corpus):,} documents share half or more of their text with that of the training"
         return f"{shared}: their losses are too low" if copied else ""
 
