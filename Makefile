@@ -18,6 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing torch, then Contextwise, into $(VENV): one to five minutes without further words"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) torch
 	$(PIP_INSTALL) --editable .

@@ -96,7 +96,7 @@ class Verb(TyperCommand):
                 }
                 options = {name: each for name, each in options.items() if name in typed}
             options |= {f"executor.{'kind' if name == 'executor' else name}": each for name, each in options.items()}
-            error.args = (with_options(str(error), options), *error.args[1:])
+            error.args = (named_as_typed(str(error), options), *error.args[1:])
             raise
 
 
@@ -116,7 +116,7 @@ SETTING = re.compile(
 """Possible names of settings in a message: the first word, a word in backticks, and one with underscores."""
 
 
-def with_options(message: str, options: Mapping[str, str]) -> str:
+def named_as_typed(message: str, options: Mapping[str, str]) -> str:
     """A message with options in place of the settings that it names; setting -> option."""
 
     def renamed(match: re.Match[str]) -> str:

@@ -106,7 +106,7 @@ def backbone_config(
     raise ConfigError(f"model.family is {family!r}, but the families of decoders are {', '.join(SIZES)}")
 
 
-def with_options(
+def with_fields(
     config: PreTrainedConfig, options: dict[str, Any] | None, settings: Collection[str]
 ) -> PreTrainedConfig:
     """A stock configuration with other values of its own fields; those of a field that is a dictionary are merged.

@@ -155,17 +155,18 @@ def html_of(result: Any) -> str:
         whole = page_of(result)
     except ContextwiseError as error:  # such as a damaged measurement of a run
         return shown(f"{result!r}; its page cannot be shown: {error}")
-    plots, tables = _main_plots(whole), [each for each in whole.sections if _has_table(each)][:2]
+    plots, tables = _main_plots(result, whole), [each for each in whole.sections if _has_table(each)][:2]
     numbers = [part for section in tables for part in section.parts if not isinstance(part, Plot)]
     head = markup("<h4>{title}</h4>", title=whole.title)
     picture = [drawn(part.figure, part.label) for part in plots[:1]]
     return "\n".join([head, *(f"<p>{shown(each)}</p>" for each in whole.result), *picture, joined(numbers)])
 
 
-def _main_plots(whole: Page) -> list[Plot]:
-    """The figures of a page, those beside a table first: they show its numbers."""
+def _main_plots(result: Any, whole: Page) -> list[Plot]:
+    """The figures of a page, those beside a table first: they show its numbers. A run's is that of its training."""
     sections = sorted(whole.sections, key=lambda section: not _has_table(section))
-    return [part for section in sections for part in section.parts if isinstance(part, Plot)]
+    plots = [part for section in sections for part in section.parts if isinstance(part, Plot)]
+    return sorted(plots, key=lambda plot: isinstance(result, RunFolder) and plot.id != "training")
 
 
 def _has_table(section: Section) -> bool:
@@ -174,7 +175,7 @@ def _has_table(section: Section) -> bool:
 
 def figure_of(result: Any) -> "go.Figure":
     """The main figure of the page of a result, in the colours that pages have on a light ground."""
-    plots = _main_plots(page_of(result))
+    plots = _main_plots(result, page_of(result))
     if not plots:
         raise ConfigError(f"the {type(result).__name__} of {getattr(result, 'path', '')} has no figure")
     import plotly.graph_objects as go

@@ -163,12 +163,12 @@ class NewModel(ModelSettings):
         """The stock configuration, without the sections' parts."""
 
     def config(self, recipe: Any, vocab_size: int | None, end_of_text: int | None) -> Any:
-        from contextwise.models.building import with_options
+        from contextwise.models.building import with_fields
         from contextwise.training.model import composed
 
         size = known_size(self.vocab_size, vocab_size)
         stock = self.stock(size, self.max_context or recipe.data.context, end_of_text)
-        return composed(with_options(stock, self.options, type(self).model_fields), self, recipe.singles)
+        return composed(with_fields(stock, self.options, type(self).model_fields), self, recipe.singles)
 
     @field_validator("family", mode="before")
     @classmethod

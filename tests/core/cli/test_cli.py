@@ -155,7 +155,7 @@ def test_errors_name_settings_by_their_options() -> None:
         "limit is an unknown key; known keys are text_field": "--limit is an unknown key; known keys are text_field",
         "a/text_field.json, 'text_field' and `model` are kept": "a/text_field.json, 'text_field' and `model` are kept",
     }.items():
-        assert commands.with_options(message, options) == shown
+        assert commands.named_as_typed(message, options) == shown
 
 
 def test_a_measure_is_one_verb_in_both_places(contextwise) -> None:
