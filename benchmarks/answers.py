@@ -8,6 +8,7 @@ seeds whose number was set beforehand.
 """
 
 import argparse
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,21 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def against(arm: str, results: dict[str, dict[str, Any]]) -> list[str]:
-    """The same table with differences from an arm, paired by seed: an interval of Student's t each, which share no error."""
+    """The same table with differences from an arm, paired by seed: an interval of Student's t each, which share no error.
+
+    Behind each is the number of seeds that both arms have.
+    """
     names = [name for name in next(iter(results.values()))["losses"] if name != arm]
+    budgets = sorted({int(budget) for result in results.values() for budget in result["losses"][arm]})
     lines = [f"| minus {arm} | " + " | ".join(results) + " |", "|---|" + "---:|" * len(results)]
-    for name in names:
+    for name, budget in itertools.product(names, map(str, budgets)):
         cells = []
         for result in results.values():
-            budget = max(result["losses"][arm], key=int)
-            first, second = (np.array(result["losses"][each][budget]) for each in (name, arm))
-            cells.append(f"{mean_estimate(first - second):+.3f}".replace("-", "−"))
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+            first, second = (np.array(result["losses"].get(each, {}).get(budget, [])) for each in (name, arm))
+            seeds = min(len(first), len(second))  # an arm that is decided is trained no further
+            shown = f"{mean_estimate(first[:seeds] - second[:seeds]):+.3f} {seeds}" if seeds else ""
+            cells.append(shown.replace("-", "−"))
+        lines.append(f"| {name}, {int(budget):,} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -189,7 +189,7 @@ def answers() -> list[str]:
     assert not decided(gate, -1) and not decided(gate, 1)
     low, high = sorted(-value for value, _, _ in plain.values())
     (_, low_adamw, high_adamw), (_, low_muon, _) = norm.values()
-    assert low_adamw < 0 < high_adamw and low_muon > 0  # undecided, and worse
+    assert low_adamw < 0 < high_adamw and low_muon > 0  # not ahead
     assert all(value < 0 for value, _, _ in against("gpt2", name, "embedding_norm").values())
     ratio = read("time_to_loss-cpu")["time_to_loss"]["gpt2-nano"]["share_of_nanogpt"]
     curve = read("curve-smollm2-cpu")
@@ -202,7 +202,7 @@ def answers() -> list[str]:
         "| Does a small GPT-2 have a lower loss with ContextLM's prediction of the context, added as its authors' code does "
         f"(`injection: paper`)? {budget(name)} tokens of code, equal FLOPs | Yes, by [{low:.3f} to {high:.3f} nats a token]"
         "(docs/results/injections.md#norms-and-their-control). But a norm after the embedding, without any prediction, gains "
-        "as much: against GPT-2 with that norm, ContextLM is undecided with AdamW and worse with Muon. The default "
+        "as much: against GPT-2 with that norm, ContextLM is not ahead. The default "
         "`gate` is undecided against GPT-2 |",
         "| How long does training to the loss of nanoGPT's `train.py` take on two CPU cores? | "
         f"[{ratio['median']:.3f} of its time](docs/results/speed.md#time-to-a-loss) "

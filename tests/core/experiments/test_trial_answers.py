@@ -10,7 +10,7 @@ from contextwise.base.files import write_sealed_json
 ENVIRONMENT = {"gpus": ["A GPU"], "processor": "another"}
 RESULT = {
     "stopped": "seeds",
-    "losses": {"a": {"64": [3.0, 3.2], "128": [2.0, 2.2]}, "b": {"128": [2.1, 2.5]}},
+    "losses": {"a": {"64": [3.0, 3.2], "128": [2.0, 2.2]}, "b": {"128": [2.1, 2.5, 2.4]}},
     "comparisons": [
         {
             "arm": "b",
@@ -42,7 +42,7 @@ def test_the_table_of_trials_and_their_machine(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert printed[2] == "| b, 128 | *+0.300 [+0.100, +0.500]* 2 |"  # the look that decided, as the later one would not
     # Differences of a from b: −0.1 and −0.3, with t = 12.706 and a standard error of 0.1.
-    assert printed[5] == "| a | −0.200 [−1.471, +1.071] |"
+    assert printed[5] == "| a, 128 | −0.200 [−1.471, +1.071] 2 |"  # of the two seeds that both have
     kept = json.loads((tmp_path / "name-gpu.json").read_text())["trials"]["text"]
     assert kept["environment"] == ENVIRONMENT and kept["unchanged"] == {"data.corpus": "text"}
 
