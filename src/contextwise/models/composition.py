@@ -21,7 +21,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from contextwise.base.errors import ConfigError
 from contextwise.models.families import CACHE, FAMILIES, Rotary, family_of, initialize_module, new_stock_model
-from contextwise.models.losses import IGNORED, kept_positions, linear_cross_entropy
+from contextwise.models.losses import IGNORED, head_loss, kept_positions
 from contextwise.models.masks import (
     causal_mask,
     lengths_of_documents,
@@ -170,7 +170,7 @@ class CausalLanguageModel(PreTrainedModel, GenerationMixin):
         hidden_BTD, head = base.last_hidden_state, self.get_output_embeddings()
         loss = logits = None
         if targets is not None:
-            total = linear_cross_entropy(hidden_BTD, head.weight, targets)
+            total = head_loss(hidden_BTD, head, targets)
             loss = total / (targets.ne(IGNORED).sum() if items is None else items)
         if targets is None or not self.training:
             logits = head(hidden_BTD[:, kept_positions(logits_to_keep)])

@@ -185,6 +185,25 @@ def linear_cross_entropies(hidden: list[Tensor], weight: Tensor, targets: list[T
     return sums_N.sum(), sums_N.detach()
 
 
+def is_linear(head: Any) -> bool:
+    """Whether a vocabulary head is torch's linear layer alone: an adapter, a hook or quantization computes other logits."""
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return type(head) is nn.Linear and "forward" not in vars(head) and not any(getattr(head, name) for name in hooks)
+
+
+def head_loss(hidden: Tensor, head: Any, targets: Tensor) -> Tensor:
+    """Summed cross entropy in nats of a vocabulary head: :func:`linear_cross_entropy`, or that of logits which are no product.
+
+    Args:
+        hidden: (..., D).
+        targets: (...) token ids, already shifted; -100 is ignored.
+    """
+    if is_linear(head) and head.bias is None:
+        return linear_cross_entropy(hidden, head.weight, targets)
+    logits = head(hidden).flatten(0, -2).float()
+    return nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
 def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
     """Index of the positions whose logits are needed: this many last positions (0: all), or these indices."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

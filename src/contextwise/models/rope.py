@@ -120,7 +120,9 @@ def extend_positions(
         if factor is not None:
             raise ConfigError("a rope factor is given, but no method; set `rope` to linear, dynamic or yarn")
     else:
-        trained = trained or int(modules[0][1].config.max_position_embeddings)
+        trained = trained or getattr(modules[0][1].config, "max_position_embeddings", None)
+        if trained is None:
+            raise ConfigError(f"the training context of this {model.config.model_type} is not known; leave out `rope`")
         factor = max(1.0, length / trained) if factor is None else float(factor)
         if not factor >= 1:
             raise ConfigError(f"rope_factor is {factor:g}, but must be at least 1")
@@ -132,7 +134,7 @@ def extend_positions(
             module = _extended(module, rope, factor, trained)
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, module)
-        config.max_position_embeddings = max(length, config.max_position_embeddings)
+        config.max_position_embeddings = max(length, getattr(config, "max_position_embeddings", 0))
     return factor
 
 

@@ -32,7 +32,7 @@ from contextwise.base.errors import ConfigError, one_line
 from contextwise.models.counting import counted_flops, step_flops
 from contextwise.models.families import adapter, new_stock_model
 from contextwise.models.loading import kind_of
-from contextwise.models.losses import IGNORED, final_hidden_states, linear_cross_entropy
+from contextwise.models.losses import IGNORED, final_hidden_states, head_loss
 from contextwise.models.masks import as_attention_mask, prefix_attention, readable_without_sync
 from contextwise.models.matrices import matrices_of
 from contextwise.objectives.kind import Kind
@@ -84,8 +84,8 @@ def labelled_losses(
 ) -> Losses:
     """Compute the loss of labels (B, T) given hidden states (B, T, D); labels of -100 are ignored.
 
-    The head, a linear layer with or without bias, is the larger part of a small model's computation. Unless ``dense`` is set
-    it is applied only to positions with a label, after the layer ``transform``.
+    The head, with or without a bias, is the larger part of a small model's computation. Unless ``dense`` is set it is applied
+    only to positions with a label, after the layer ``transform``.
 
     Args:
         labelled: (N,) indices of the positions with a label, in the flattened batch; by default they are read from the labels,
@@ -98,10 +98,7 @@ def labelled_losses(
         labels = labels.flatten().index_select(0, labelled)
     if transform is not None:
         hidden = transform(hidden)
-    if head.bias is not None:
-        return losses_of_logits(head(hidden), labels)
-    total = linear_cross_entropy(hidden, head.weight, labels)
-    return Losses(("tokens",), total[None], labels.ne(IGNORED).sum()[None])
+    return Losses(("tokens",), head_loss(hidden, head, labels)[None], labels.ne(IGNORED).sum()[None])
 
 
 def losses_of_logits(logits: Tensor, labels: Tensor) -> Losses:

@@ -1,9 +1,12 @@
 """LoRA adapters of peft attach to backbone and predictor, train, and merge."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from contextlm_models import contextlm, draw
+from multitoken_models import multitoken
 
 peft = pytest.importorskip("peft", reason="peft is not installed")
 DEFAULTS = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
@@ -20,6 +23,30 @@ def test_the_documented_names_adapt_backbone_and_predictor_but_not_the_head(fami
     assert {name.split(".")[2] for name in layers} == {"backbone", "context"}
     tokens = draw(2, 9)
     adapted(input_ids=tokens, labels=tokens).loss.backward()
+
+
+@pytest.mark.parametrize("made", [contextlm, partial(multitoken, head="layer"), partial(multitoken, head="linear")])
+@pytest.mark.parametrize("family", TARGETS)
+def test_adapters_and_hooks_of_vocabulary_heads_are_in_the_loss(family, made):
+    """The loss is that of the logits, with gradients, although a plain head is scored in pieces by its matrix."""
+    model = made(family)
+    tokens = draw(2, 9) % model.config.vocab_size
+    heads = [
+        name for name, layer in model.named_modules() if getattr(layer, "out_features", 0) == model.config.vocab_size
+    ]
+    config = peft.LoraConfig(target_modules=heads, r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, config).eval()
+    scored = adapted(input_ids=tokens, labels=tokens)
+    logits = scored.logits[:, :-1].flatten(0, 1)
+    torch.testing.assert_close(scored.loss, torch.nn.functional.cross_entropy(logits, tokens[:, 1:].flatten()))
+    adapted.train()(input_ids=tokens, labels=tokens).loss.backward()
+    assert heads and all(p.grad is not None for name, p in adapted.named_parameters() if "lora_" in name)
+    whole = adapted.unload().eval()
+    with torch.no_grad():
+        expected = whole(tokens).logits[:, :-1].flatten(0, 1) / 2
+        whole.get_output_embeddings().register_forward_hook(lambda _, given, logits: logits / 2)
+        found = whole(tokens, labels=tokens).loss
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(expected, tokens[:, 1:].flatten()))
 
 
 @pytest.mark.parametrize("family", TARGETS)

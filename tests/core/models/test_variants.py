@@ -20,6 +20,8 @@ from transformers import (
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
 )
 
 from contextwise.base.errors import ConfigError
@@ -327,6 +329,26 @@ def test_values_outside_of_the_saved_state_are_computed_again(tmp_path):
     for load in (load_model, AutoModelForCausalLM.from_pretrained):
         with torch.no_grad():
             assert torch.equal(load(tmp_path / "model")(tokens).logits.cpu(), model(tokens).logits)
+
+
+def test_a_variant_without_a_loss_of_its_own_gets_that_of_its_logits(tmp_path):
+    """So that transformers' Trainer trains it, by the number of targets of all its batches."""
+    model, tokens = smeared(tmp_path, stem="scored"), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    labels = tokens.clone()
+    labels[0, 2] = -100
+    with torch.no_grad():
+        nats = torch.nn.functional.cross_entropy(
+            model(tokens).logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction="sum"
+        )
+        torch.testing.assert_close(model(tokens, labels=labels).loss, nats / 3)
+        out = model(tokens, labels=labels, num_items_in_batch=7, return_dict=True)
+        assert torch.equal(out[0], out.loss) and out["loss"] is out.loss
+        torch.testing.assert_close(out.loss, nats / 7)
+    arguments = TrainingArguments(
+        str(tmp_path / "out"), max_steps=2, report_to="none", save_strategy="no", use_cpu=True
+    )
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    assert Trainer(model, arguments, train_dataset=rows).train().training_loss > 0
 
 
 def test_a_variant_is_exported_without_code_that_opens_it_elsewhere(tmp_path):

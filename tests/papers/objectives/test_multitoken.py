@@ -1,5 +1,7 @@
 """Multi-token prediction against stock models, and against itself."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
@@ -44,6 +46,22 @@ def test_from_backbone_keeps_the_backbones_logits(family, head, n):
     torch.testing.assert_close(loss.head_losses[0], stock(tokens, labels=tokens).loss.detach())
     if n == 1:
         torch.testing.assert_close(loss.loss, stock(tokens, labels=tokens).loss)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox"])
+@pytest.mark.parametrize(
+    "made", [partial(MultiTokenForCausalLM.from_backbone, head=head) for head in ("layer", "linear")]
+)
+def test_from_backbone_keeps_the_logits_in_bfloat16(family, made, tmp_path):
+    """Rotary frequencies stay in float32, as in a model that is loaded."""
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(backbone(family, layers=3)).bfloat16().save_pretrained(tmp_path)
+    stock = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    for model in (made(stock), ContextLMForCausalLM.from_backbone(tmp_path, chunk_size=2)):
+        tokens = draw(2, min(LONGEST, 60))
+        with torch.no_grad():
+            assert model.eval().dtype == torch.bfloat16 and torch.equal(model(tokens).logits, stock(tokens).logits)
+        assert all(buffer.dtype != torch.bfloat16 for buffer in model.buffers() if buffer.is_floating_point())
 
 
 def test_generation_runs_the_first_head_only():

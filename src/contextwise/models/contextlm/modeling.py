@@ -66,8 +66,8 @@ class ContextLMForCausalLM(ComposedForCausalLM):
                 or an option is out of range.
         """
         source = pretrained_backbone(backbone, "ContextLM's has")
-        model = cls(ContextLMConfig(backbone_config=source.config, **options))
-        model.to(device=source.device, dtype=source.dtype)
+        config = ContextLMConfig(backbone_config=source.config, **options)
+        model = cls._from_config(config, dtype=source.dtype).to(source.device)  # its rotary frequencies stay in float32
         model.backbone, model.embedding_norm = stock_parts(source)
         model.lm_head = source.get_output_embeddings()
         model.tie_weights()

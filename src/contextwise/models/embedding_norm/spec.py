@@ -35,7 +35,7 @@ class EmbeddingNormSpec(ModelSpec):
             say(f"note: the model is saved with a class of Contextwise (import contextwise to load it): {reason}")
             return model
         del config.embedding_norm
-        stock = new_stock_model(AutoModelForCausalLM, config).to(model.dtype)
+        stock = new_stock_model(AutoModelForCausalLM, config, dtype=model.dtype)
         stock.base_model.load_state_dict(model.backbone.state_dict())
         stock.get_output_embeddings().load_state_dict(model.lm_head.state_dict())
         rows = stock.get_input_embeddings().weight

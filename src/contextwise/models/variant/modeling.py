@@ -5,6 +5,7 @@ Shapes: B rows, T positions, D channels.
 
 import contextlib
 import copy
+import dataclasses
 import inspect
 import math
 import unittest.mock
@@ -15,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
 
 from contextwise.base.errors import ConfigError, ContextwiseError
 from contextwise.base.plugins import is_ours
 from contextwise.base.progress import say_once
 from contextwise.models.building import pair_stock
 from contextwise.models.composition import ComposedConfig
-from contextwise.models.losses import evaluation_mode, final_hidden_states
+from contextwise.models.losses import evaluation_mode, final_hidden_states, is_linear
 from contextwise.models.matrices import ties_of
 from contextwise.models.spec import build_model, meta_model
 from contextwise.models.variant.code import known_code, reason, run_code, unknown_name
@@ -167,9 +169,9 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         """Whether the logits are trained as they are: model, base model or head are not run by stock methods without hooks."""
         model, head = self.model, self.model.get_output_embeddings()
         stock = all(_is_stock(type(each).forward.__module__) for each in (model, model.base_model))
-        parts = (model, model.base_model, head)
+        parts = (model, model.base_model)
         changed = any("forward" in vars(each) or each._forward_hooks or each._forward_pre_hooks for each in parts)
-        return not stock or changed or type(head) is not nn.Linear
+        return not stock or changed or not is_linear(head)
 
     @property
     def own_losses(self) -> Any:
@@ -212,10 +214,19 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run the model; arguments and output are its own."""
+        """Run the model; arguments and output are its own. A model that computes no loss of ``labels`` gets transformers'."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
-        given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds, "labels": labels}
-        out = self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+        given |= {"past_key_values": past_key_values, "inputs_embeds": inputs_embeds}
+        of_loss: dict[str, Any] = {
+            name: kwargs.pop(name) for name in ("shift_labels", "num_items_in_batch") if name in kwargs
+        }
+        if "labels" in inspect.signature(self.model.forward).parameters:
+            given |= {"labels": labels}
+            kwargs |= of_loss
+        out: Any = self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
+        if labels is not None and isinstance(out, ModelOutput) and getattr(out, "loss", None) is None:
+            loss = self.loss_function(out.logits, labels, out.logits.shape[-1], **of_loss)
+            out = dataclasses.replace(out, loss=loss)  # type: ignore[type-var]
         if kwargs.get("use_cache") is False and getattr(out, "past_key_values", None) is not None:
             out.past_key_values = None  # of code that always keeps one
         return out

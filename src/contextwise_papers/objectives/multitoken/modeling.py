@@ -31,7 +31,7 @@ from contextwise.models import IGNORED
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import CACHE
-from contextwise.models.losses import kept_positions, linear_cross_entropies, linear_cross_entropy
+from contextwise.models.losses import head_loss, is_linear, kept_positions, linear_cross_entropies
 from contextwise.settings import ConfigError
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
 from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
@@ -167,7 +167,8 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         config = deepcopy(source.config)
         if head == "layer":
             shorten(config)
-        model = cls(MultiTokenConfig(config, future_tokens, head)).to(source.device, source.dtype)
+        config = MultiTokenConfig(config, future_tokens, head)
+        model = cls._from_config(config, dtype=source.dtype).to(source.device)  # its rotary frequencies stay in float32
         # With head="layer" the trunk is one block shorter: the last block's weights go to the heads instead.
         base, norm = (source, None) if model.config.over_context else stock_parts(source)
         model.backbone.load_state_dict(base.state_dict(), strict=head != "layer")
@@ -266,14 +267,13 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         return self._loss(states, targets, position_ids)
 
     def _loss(self, states: list[Tensor], targets: Tensor, position_ids: Tensor | None) -> FutureLoss:
-        """The loss of all heads, which are scored one after another, each in pieces (``linear_cross_entropy``)."""
-        weights = [self.vocabulary_head(i).weight for i in range(1, len(states) + 1)]
+        """The loss of all heads, which are scored one after another, each in pieces (``head_loss``)."""
+        heads = [self.vocabulary_head(i) for i in range(1, len(states) + 1)]
         targets_of_heads = future_targets(targets, len(states), position_ids)
         counts = torch.stack([each.ne(IGNORED).sum() for each in targets_of_heads])
-        if all(weight is weights[0] for weight in weights):
-            return FutureLoss(*linear_cross_entropies(states, weights[0], targets_of_heads), counts)
-        heads = zip(states, weights, targets_of_heads, strict=True)
-        sums = torch.stack([linear_cross_entropy(h, weight, y) for h, weight, y in heads])
+        if is_linear(heads[0]) and all(head is heads[0] for head in heads):
+            return FutureLoss(*linear_cross_entropies(states, heads[0].weight, targets_of_heads), counts)
+        sums = torch.stack([head_loss(*each) for each in zip(states, heads, targets_of_heads, strict=True)])
         return FutureLoss(sums.sum(), sums.detach(), counts)
 
     def _base_outputs(self, scored: bool = False, heads: int = 1, **inputs: Any) -> FutureStates:
@@ -312,7 +312,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             head_losses = sums / counts.clamp(min=1)
             if not self.training:  # `sums` have no gradients
                 graded = torch.is_grad_enabled()
-                total = linear_cross_entropy(states[0], self.vocabulary_head(1).weight, targets) if graded else sums[0]
+                total = head_loss(states[0], self.vocabulary_head(1), targets) if graded else sums[0]
             loss = total / (counts[0].clamp(min=1) if items is None else items)
         if targets is None or not self.training:
             kept = kept_positions(logits_to_keep)
