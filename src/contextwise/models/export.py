@@ -129,6 +129,12 @@ def _classes(source: str | Path) -> dict[str, type]:
         raise ConfigError(
             f"{source} is a stock {config.model_type}, which loads everywhere without extra code; leave out `standalone`"
         )
+    inner: Any = getattr(config, "backbone_config", None)
+    if is_ours(type(inner).__module__):
+        raise ConfigError(
+            f"{source} is a {config.model_type} on a {inner.model_type}, which transformers cannot build without "
+            "Contextwise; leave out `standalone`"
+        )
     return {"AutoConfig": type(config), "AutoModelForCausalLM": model}
 
 

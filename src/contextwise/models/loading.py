@@ -201,6 +201,8 @@ def _loaded(
 def _check_finite(model: PreTrainedModel, source: str | Path) -> None:
     """Raise a CheckpointError if a weight is not a finite number."""
     for name, weight in model.named_parameters():
+        if type(weight) is not torch.nn.Parameter:  # of a library's quantization
+            continue
         if weight.is_floating_point() and weight.numel() and not torch.stack(weight.aminmax()).isfinite().all():
             raise CheckpointError(
                 f"the weights {name} of {source} hold numbers that are not finite; train or download it again"

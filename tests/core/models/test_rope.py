@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModelForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GPTNeoXConfig,
@@ -16,6 +17,7 @@ from transformers import (
     Phi3ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    RecurrentGemmaConfig,
 )
 
 from contextwise.base.errors import ConfigError
@@ -196,3 +198,11 @@ def test_losses_of_documents_do_not_depend_on_others_in_their_batch(kind):
 
     alone = np.concatenate([losses([document], 1) for document in documents])
     np.testing.assert_allclose(losses(documents, 1000), alone, rtol=1e-6)
+
+
+def test_a_model_whose_configuration_has_no_number_of_positions_is_read_as_it_is():
+    sizes = {"vocab_size": 19, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "lru_width": 32}
+    model, other = (AutoModelForCausalLM.from_config(RecurrentGemmaConfig(**sizes)) for _ in range(2))
+    assert not hasattr(model.config, "max_position_embeddings") and extend_positions(model, 40) is None
+    with pytest.raises(ConfigError, match="the training context of this recurrent_gemma is not known"):
+        extend_positions(other, 40, "yarn")

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from contextlm_models import EVERY_FAMILY, FAMILIES, draw_parts, normed
 from contextwise import ContextLMConfig, ContextLMForCausalLM
 from contextwise.base.errors import ConfigError
+from contextwise.models.export import export_model_folder
 from contextwise.models.prefix import set_prefix
 from contextwise_papers.objectives.multitoken import MultiTokenConfig, MultiTokenForCausalLM
 from multitoken_models import LONGEST, VOCABULARY, all_logits, as_stock_model, backbone, draw, multitoken
@@ -95,7 +96,7 @@ def test_the_vocabulary_can_be_resized(head):
 
 @HEADS
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "llama", "qwen3"])
-def test_heads_on_a_contextlm(family, head):
+def test_heads_on_a_contextlm(family, head, tmp_path):
     torch.manual_seed(0)
     context = ContextLMForCausalLM(ContextLMConfig(backbone(family), chunk_size=3)).eval()
     torch.nn.init.normal_(context.context.gate.weight)
@@ -107,6 +108,9 @@ def test_heads_on_a_contextlm(family, head):
     assert torch.equal(static, context.generate(tokens, **options))
     with torch.no_grad():
         assert torch.equal(model(tokens, use_cache=False).logits, context(tokens, use_cache=False).logits)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="is a multitoken on a contextlm, which transformers cannot build"):
+        export_model_folder(tmp_path / "model", tmp_path / "out", standalone=True)
     model.train()(tokens, labels=tokens).loss.backward()
     assert model.backbone.context.gate.weight.grad.abs().sum() > 0
 

@@ -440,13 +440,18 @@ def positions(config: Any) -> int | None:
 
 def _digest_of_loaded(subject: Subject) -> str:
     import torch
+    from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
     from contextwise.models.rope import follows_length
 
     model = subject.model
     digest = hashlib.sha256(json.dumps(model.config.to_dict(), sort_keys=True, default=str).encode())
 
-    def add(name: str, tensor: torch.Tensor) -> None:
+    def add(name: str, tensor: Any) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # of a library's quantization
+            for part in tensor.__tensor_flatten__()[0]:
+                add(f"{name}.{part}", getattr(tensor, part))
+            return
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 

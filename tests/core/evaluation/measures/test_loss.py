@@ -17,6 +17,7 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers.normalizers import Lowercase
+from torch.testing._internal.two_tensor import TwoTensor
 
 from command_line import words_of
 from contextwise.base.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -31,7 +32,7 @@ from contextwise.evaluation.scoring.scores import totals
 from contextwise.models.loading import load_model
 from contextwise.models.tokenizers import corpus_tokenizer_hash
 from measured import evaluate_model
-from small import write_rows
+from small import small_gpt2, write_rows
 
 WORDS = ["the", "model", "predicts", "its", "context", "before", "next", "token", "text", "of"]
 
@@ -150,6 +151,18 @@ def test_adapters_and_shards_in_folders_belong_to_the_model(corpus, model, tmp_p
     save_file(weights | {name: weights[name] * 2}, model / "shards" / "a.safetensors", {"format": "pt"})
     changed = evaluate_model(model, corpus, out=tmp_path / "changed").summary["digest"]
     assert len({first, adapted, sharded, changed}) == 4
+
+
+def test_quantized_weights_belong_to_a_loaded_model():
+    """They are tensors of a library's own class, which has no bytes of its own, but parts that have."""
+
+    def digest(value: float) -> str:
+        model = small_gpt2(11)
+        parts = torch.ones(8, 4), torch.full((8, 4), value)
+        model.transformer.h[0].mlp.c_fc.weight = torch.nn.Parameter(TwoTensor(*parts))
+        return Subject(model).digest
+
+    assert digest(1.0) == digest(1.0) != digest(2.0)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "documents.parquet", "tokens.parquet"])
