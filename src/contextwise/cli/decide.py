@@ -1,5 +1,6 @@
 """Verbs that answer: ``trial``, ``compare`` and ``report``."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -154,6 +155,9 @@ def compare(
     intervals say whether a difference is more than chance. Models whose curves
     are compared may have different training contexts.
     """
+    if tables := [run for run in runs if run.endswith((".csv", ".tsv", ".jsonl", ".parquet")) and Path(run).is_file()]:
+        command = shlex.join(["contextwise", "decide", *tables])
+        raise ConfigError(f"{tables[0]} is a table; losses of other training scripts are for another verb: {command}")
     if len(runs) < 2:
         raise ConfigError("a comparison needs two runs or more; name them one after the other")
     from contextwise.reports.page import check_file

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from contextwise.base.estimates import Documents, Estimate, count
+from contextwise.base.estimates import Documents, Estimate, count, counted
 from contextwise.base.tables import Cell, Column, Table
 from contextwise.comparison.decided import READINGS, Comparison, Decided
 from contextwise.comparison.sequential import FEWEST_SEEDS
@@ -36,7 +36,7 @@ def comparison_table(result: Decided) -> Table:
         rows.append([name, each.decision, look.fixed, *random, look.seeds, look.deviation if look.seeds > 1 else None])
     unit = result.comparisons[0].last.fixed.unit
     documents, tokens = result.held_out["documents"], result.held_out["tokens"]
-    on = f"on {documents:,} held-out documents ({tokens:,} {unit.split()[-1]}s)"
+    on = f"on {counted(documents, 'held-out document')} ({tokens:,} {unit.split()[-1]}s)"
     title = f"Difference to {result.reference}, {unit}, {on if documents else 'over seeds alone'}"
     known = any(look.has_interval for row in rows for look in row if isinstance(look, Estimate))
     title += f", with intervals that all hold together with {result.confidence:.0%} confidence." if known else "."

@@ -396,6 +396,10 @@ def test_an_empty_path_is_not_the_current_folder(contextwise: Contextwise) -> No
     contextwise.refused("prepare text.jsonl --tokenizer bytes --out ''", "--out is empty; give a path")
     contextwise.refused("train gpt2-nano --out=", "--out is empty; give a path")
     contextwise.refused("compare a b --html ''", "--html is empty; give a path")
+    (contextwise.folder / "losses.csv").write_text("arm,seed,nats")
+    contextwise.refused(
+        "compare losses.csv", "is a table; losses of other training scripts are for another verb: contextwise decide"
+    )
 
 
 def test_only_the_first_process_of_a_launch_speaks(
