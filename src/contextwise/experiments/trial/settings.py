@@ -242,8 +242,9 @@ class TrialSettings(Settings):
         """The settings that a later call may not change, as plain values; the corpus counts by its content, not its path."""
         values = self.model_dump(mode="json", exclude=MAY_CHANGE | {"corpus"})
         values["recipe"] = comparable(values["recipe"])
-        for recipe in (values["recipe"], *(arm["recipe"] for arm in values["arms"].values())):
-            ((recipe or {}).get("data") or {}).pop("corpus", None)
+        for arm in values["arms"].values():
+            arm["recipe"] = arm["recipe"] and comparable(arm["recipe"])
+            arm["settings"] = [*map(_by_content, arm["settings"])]
         return values | {"reference": self.baseline}
 
 
@@ -291,6 +292,14 @@ def _identified_setting(setting: str) -> str:
         return setting
     value = parse_yaml(setting.removeprefix(VARIANT))
     return VARIANT + json.dumps(validate(VariantSettings, value, setting).model_dump())
+
+
+def _by_content(setting: str) -> str:
+    """An identified setting without the folder of its file, which may be moved."""
+    if not setting.startswith(VARIANT):
+        return setting
+    value = parse_yaml(setting.removeprefix(VARIANT))
+    return VARIANT + json.dumps({**value, "file": Path(value["file"]).name})
 
 
 def setting_in_words(setting: str) -> str:
