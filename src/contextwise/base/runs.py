@@ -318,15 +318,11 @@ def measured_on(recipe: dict[str, Any], examples: int | None) -> str:
 def comparable(recipe: dict[str, Any], *left_out: str) -> dict[str, Any]:
     """The settings of a recipe that change the result of its run, without the dotted keys ``left_out``.
 
-    Corpora are compared by their hash, so the settings ``corpus`` in ``data`` and its sections do not count; nor does the
-    folder of a variant's file, which has a hash too.
+    Corpora are compared by their hash, so the settings ``corpus`` in ``data`` and its sections do not count.
     """
     kept = without(recipe, _EXECUTION | set(left_out))
     if isinstance(data := kept.get("data"), dict):
         kept["data"] = _without_paths(data)
-    model = kept.get("model")
-    if isinstance(model, dict) and isinstance(variant := model.get("variant"), dict) and "file" in variant:
-        kept["model"] = {**model, "variant": {**variant, "file": Path(variant["file"]).name}}
     return kept
 
 
