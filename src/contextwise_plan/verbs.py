@@ -196,11 +196,12 @@ def training_line(folder: Path, plan: "Plan", observed: "Observations") -> str |
     run = Sweep.open(folder).run_folder(longest.run)
     if not run.recipe_file.exists() or (training := run.recipe()["training"])["tokens_per_step"] % context:
         return None
-    settings = [f"data.context={context}", f"training.tokens={round(best.tokens.value, digits):.0f}"]
+    name = f"{folder.absolute().name}-planned"
+    settings = [f"name={name}", f"data.context={context}", f"training.tokens={round(best.tokens.value, digits):.0f}"]
     settings += [f"training.curve_longest={context}"] * (context > (training.get("curve_longest") or context))
     settings += ["training.branches=[]"] * bool(training.get("branches"))
     words = ["contextwise", "train", str(run.path), *(word for each in settings for word in ("--set", each))]
-    return f"next{which}: {shlex.join([*words, '--out', f'runs/{folder.absolute().name}-planned'])}"
+    return f"next{which}: {shlex.join([*words, '--out', f'runs/{name}'])}"
 
 
 class Spent(Settings):

@@ -42,13 +42,18 @@ def test_a_plan_fits_a_terminal(contextwise, workplace):
 @pytest.mark.parametrize(
     ("size", "parameters", "context", "command"),
     [
-        ("nano", None, 150.0, "nano-c64-s0 --set data.context=128 --set training.tokens=1230000 --out"),
+        (
+            "nano",
+            None,
+            150.0,
+            "nano-c64-s0 --set name=mine-planned --set data.context=128 --set training.tokens=1230000 --out",
+        ),
         (
             None,
             5e6,
             3000.0,
-            "micro-c64-s0 --set data.context=512 --set training.tokens=45700000 --set training.curve_longest=512 "
-            "--set 'training.branches=[]' --out runs/mine-planned",
+            "micro-c64-s0 --set name=mine-planned --set data.context=512 --set training.tokens=45700000 "
+            "--set training.curve_longest=512 --set 'training.branches=[]' --out runs/mine-planned",
         ),
         ("pico", 4e5, 8000.0, None),
     ],

@@ -14,7 +14,8 @@ from contextwise.stats import Estimate
 from contextwise_plan.scaling.analysis import Analysis, ensemble_estimate
 from contextwise_plan.scaling.forms import Array, Law
 from contextwise_plan.scaling.optimum import Cost, Optimum, best_anywhere, best_context, best_of_sizes, measured_cost
-from contextwise_plan.scaling.trend import METHOD, fit_trend
+from contextwise_plan.scaling.trend import METHOD, fit_trend, measured_optima
+from contextwise_plan.tracks import budget_words
 
 FREE_SIZES = 3  # number of sizes from which the plan also recommends sizes between and beyond them
 FARTHEST = 30.0  # a budget beyond this multiple of the sweep's largest FLOPs is refused without ``far``
@@ -114,8 +115,12 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
             f"two others, so that none can be planned; add contexts beyond its best one{observed.findings(budget.unit)}"
         )
     notes, doubt = [], ""
-    if any(landscape.optima[step][nearest].unclear for step in landscape.decided_steps(nearest)[-1:]):
-        doubt = f"The sweep does not show which context is best for {nearest}"
+    for step in landscape.decided_steps(nearest)[-1:]:
+        last, at = landscape.optima[step][nearest], budget_words(budget.unit, float(landscape.budgets[step]))
+        if last.unclear:
+            doubt = f"The sweep does not show which context is best for {nearest}"
+        elif last.edge:
+            doubt = f"At {at} the lowest loss of {nearest} is at {last.cell.context:,} tokens, the {last.edge} that was tried"
     if without := [size for size in observed.sizes if size not in trend.sizes]:
         notes.append(
             f"No context is planned for {listed(without)}, whose best one no budget locates between two others."
@@ -139,9 +144,11 @@ def make_plan(analysis: Analysis, budget: Budget, far: bool = False) -> Plan:
     low, high = best.context.limits
     agrees = low <= by_law <= high
     if not agrees:
+        several = len(measured_optima(observed, nearest, budget.unit)) > 1
+        which = "optima that were measured, which err less" if several else "one optimum that was measured"
         notes.append(
-            f"By the law alone {by_law:.0f} tokens would be the best context. The plan follows the optima that were measured, "
-            "which err less; so the law's loss is not the lowest at this context."
+            f"By the law alone {by_law:.0f} tokens would be the best context. The plan follows the {which}; so the law's loss "
+            "is not the lowest at this context."
         )
     rounded = 2 ** round(float(np.log2(context)))
     at_rounded = analysis.law.loss(rounded, parameters, budget.amount / cost.per_token(parameters, rounded))

@@ -82,7 +82,7 @@ class Trend:
         own = np.unique(self.measured[:, 0])[self.sizes.index(size)]
         optima = self.measured[self.measured[:, 0] == own]
         (_, low, first), (_, high, last) = optima[[0, -1]]
-        measured = f"is {first:.0f} for {size} (at {budget_words(unit, low)} alone)"
+        measured = f"is {first:.0f} for {size} (at {budget_words(unit, low)}, the only budget that locates it)"
         if len(optima) > 1:
             spans = f"{budget_words(unit, low)} to {budget_words(unit, high)}"
             measured = f"goes from {first:.0f} to {last:.0f} for {size} ({spans})"

@@ -293,6 +293,21 @@ def test_a_size_whose_best_context_is_within_the_noise_is_named(error):
     assert noted == ("does not show which context is best" in said) == (error > 1)
 
 
+@pytest.mark.long
+def test_a_best_context_at_an_end_of_the_largest_budget_is_named():
+    """Smaller budgets locate one, and published sweeps let it grow, which these runs speak against."""
+
+    def shrinking(context, parameters, tokens):
+        best = 256 * (tokens * flops_per_token(parameters, context) / 1e13) ** -0.6
+        return 3 + 0.02 * np.log2(context / best) ** 2 + 60 / tokens**0.4
+
+    observed = observations(drawn_points(shrinking, {"nano": 900e3}, count=8))
+    plan = make_plan(Analysis(observed, resamples=20), flops(2 * observed.flops.max()))
+    assert plan.doubt.startswith(
+        "At 1.4 × 10¹⁴ FLOPs the lowest loss of nano is at 64 tokens, the shortest that was tried: "
+    )
+
+
 def test_a_bound_of_the_search_is_noted_from_one_percent_of_the_resamples_on(exact):
     low, high = context_bounds(exact)
     for count, noted in ((0, False), (1, False), (2, True), (200, True)):

@@ -185,7 +185,7 @@ def test_the_measured_best_contexts_of_a_size_are_said():
     assert Counter(trend.measured[:, 0]) == {4e5: 1, 1e6: 4}
     said = {size: trend.sentence("flops", size, trend.growth(0.9)) for size in trend.sizes}
     assert (
-        "is 34 for pico (at 2.0 × 10¹² FLOPs alone)." in said["pico"]
+        "is 34 for pico (at 2.0 × 10¹² FLOPs, the only budget that locates it)." in said["pico"]
     )  # where runs end, not interpolated between budgets
     assert "goes from 45 to 79 for nano (5.0 × 10¹¹ FLOPs to 2.0 ×" in said["nano"]
 
