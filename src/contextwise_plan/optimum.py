@@ -244,7 +244,7 @@ def size_optima(measured_cells: Sequence[Cell], planned: Mapping[str, Sequence[i
         contexts, measured = sorted(planned[size]), {cell.context for cell in own}
         missing = [context for context in _beside(contexts, best.context) if context not in measured]
         edge = {contexts[-1]: "longest", contexts[0]: "shortest"}.get(best.context, "")
-        confidence = simultaneous(CONFIDENCE, len(own) - 1)
+        confidence = simultaneous(CONFIDENCE, len(own) * (len(own) - 1) // 2)  # the best is chosen: of every pair
         paired = _differences(best, [cell for cell in own if cell is not best])
         differences = {context: difference.at(confidence) for context, difference in paired.items()}
         ends = contexts[0], contexts[-1]

@@ -157,7 +157,7 @@ class Transfer:
             why = "the lowest loss of at least one seed is at an edge of the factors at width "
             why += f"{', '.join(edges)}; give more factors"
             if diverged:
-                why = f"at width {', '.join(diverged)} every factor diverged; give lower factors"
+                why = f"at width {', '.join(diverged)} no factor has finite losses of all seeds; give lower factors"
             return [f"No rate follows: {why}."]
         rates = " and ".join(f"{name} {rate * self.factor.value:.3g}" for name, rate in self.rates.items())
         doubling = self.slope.map(math.exp2)

@@ -201,8 +201,8 @@ def test_the_spread_between_seeds_is_that_of_all_contexts() -> None:
         at_95 = np.hypot(documents.high - documents.value, seeds)
         variance = ((documents.high - documents.value) / stats.t.ppf(0.975, documents.freedom)) ** 2
         parts = (variance, documents.freedom), (of_seeds, 4)
-        # The four intervals hold together at 95%, with the degrees of freedom of both parts there.
-        confidences = (0.95, 1 - 0.05 / 4)
+        # The ten differences of five contexts hold together at 95%, with the degrees of freedom of both parts there.
+        confidences = (0.95, 1 - 0.05 / 10)
         before, after = (stats.t.ppf((1 + each) / 2, joint_freedom(parts, each)) for each in confidences)
         assert difference.high - difference.value == pytest.approx(at_95 * after / before)
         assert difference.confidence == pytest.approx(confidences[1]) and np.allclose(difference.parts, parts)
@@ -231,7 +231,7 @@ def test_documents_are_paired_though_last_tenths_have_other_lengths() -> None:
     assert [each.document_targets[0] for each in points] == [48, 48, 50, 51]
     optimum = size_optima(cells(tracks(points, "tokens"), 1000), PLANNED)["pico"]
     for context, index in ((64, 0), (256, 2), (512, 3)):
-        found, wanted = optimum.differences[context], mean_estimate(means[index] - means[1]).at(1 - 0.05 / 3)
+        found, wanted = optimum.differences[context], mean_estimate(means[index] - means[1]).at(1 - 0.05 / 6)
         assert (found.value, *found.limits) == pytest.approx((wanted.value, *wanted.limits))
     assert optimum.cell.context == 128 and optimum.within_noise == () and optimum.differences[256].low > 0.04
 
@@ -239,7 +239,7 @@ def test_documents_are_paired_though_last_tenths_have_other_lengths() -> None:
 def test_other_documents_are_not_paired() -> None:
     points, _ = of_last_tenths(range(1, 41))
     optimum = size_optima(cells(tracks(points, "tokens"), 1000), PLANNED)["pico"]
-    errors = stats.norm.ppf(1 - 0.025 / 3) * np.hypot(0.01, 0.01)  # those of the points; three intervals together
+    errors = stats.norm.ppf(1 - 0.025 / 6) * np.hypot(0.01, 0.01)  # those of the points; six pairs together
     found = optimum.differences[256]
     assert found.limits == pytest.approx((found.value - errors, found.value + errors))
 

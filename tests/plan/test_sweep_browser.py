@@ -68,7 +68,7 @@ def test_the_slider_draws_the_losses(
         assert drawn(opened) == {
             (cell.size, cell.context): (cell.loss, cell.half_width) for cell in landscape.cells[step]
         }
-        here = [best.cell for best in landscape.optima[step].values() if best.inside]
+        here = [best.cell for best in landscape.optima[step].values() if best.shown]
         circles = [trace for trace in opened.figure("loss") if trace["name"] == "optimum"]
         assert sorted((t["x"][0], t["y"][0]) for t in circles) == sorted((cell.context, cell.loss) for cell in here)
         shapes = opened.do("return document.getElementById('loss').layout.shapes.map((s) => [s.x0, s.line.dash])")

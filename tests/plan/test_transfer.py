@@ -112,7 +112,9 @@ def test_a_width_at_which_everything_diverged_is_no_edge(corpus_folder, tmp_path
     given = load_transfer(values(corpus_folder, tmp_path, seeds=[0, 1]))
     losses = np.array([[[(x - 1) ** 2] * 2 for x in range(len(given.factors))], [[np.inf] * 2] * len(given.factors)])
     result = transfer.fitted(given, losses)
-    assert "No rate follows: at width 32 every factor diverged; give lower factors." in result.sentences
+    assert (
+        "No rate follows: at width 32 no factor has finite losses of all seeds; give lower factors." in result.sentences
+    )
 
 
 @pytest.mark.long

@@ -206,7 +206,7 @@ def estimate(blocks: list[np.ndarray], weights_N: np.ndarray) -> Estimate:
     about: dict[str, Any] = {"method": "t", "documents": len(weights)}
     if of_seeds is None:
         return plus_minus(value, documents.half_width, freedom=documents.freedom, **about)
-    seeds = min(len(block) for block in blocks)
+    seeds = min(len(block) for block in blocks if len(block) > 1)  # of one run alone no seeds are in the interval
     about |= {"seeds": seeds, "deviation": math.sqrt(of_seeds.variance * seeds) if len(blocks) == 1 else None}
     both = joint([documents, of_seeds], sum(shared_variance(block[:, kept], weights) for block in blocks))
     return plus_minus(value, both.half_width, freedom=both.freedom, parts=(documents, of_seeds), **about)

@@ -358,8 +358,9 @@ def _notes_on_seeds(groups: dict[str, list[ComparedRun]], differences: list[Diff
     if single := [name for name, group in groups.items() if is_single_run([each.seed for each in group])]:
         notes.insert(
             0,
-            f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document, not what "
-            "another seed would have given.",
+            f"One seed of {', '.join(single)}: the intervals say how much the loss varies from document to document"
+            + f" and over the seeds of {', '.join(several)}" * bool(several)
+            + ", not what another seed would have given.",
         )
     if given := [name for name, group in groups.items() if [each.seed for each in group] == [None]]:
         notes.append(

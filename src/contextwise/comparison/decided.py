@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, TypedDict
 
-from contextwise.base.estimates import NOT_IN_JSON, Documents, Estimate, counted
+from contextwise.base.estimates import FEWEST_DOCUMENTS, NOT_IN_JSON, Documents, Estimate, counted
 from contextwise.base.views import Viewed
 from contextwise.comparison.sequential import (
     FEWEST_SEEDS,
@@ -115,6 +115,10 @@ class Comparison:
         if only_rounded(self.last.fixed.value, self.last.deviation):
             return "It is the same with every seed, as where losses are rounded: how much it varies is unknown."
         half, mean = self.documents_half_width, abs(self.last.fixed.value)
+        if self.documents == "random" and not math.isfinite(half):
+            return (
+                f"Fewer than {FEWEST_DOCUMENTS} documents do not show how far documents differ: hold out more of them."
+            )
         if self.documents == "random" and not (half < mean or mean + half <= self.margin):
             return "No number of seeds decides it: the held-out documents differ too much, so hold out more of them."
         if self.further_seeds is None:

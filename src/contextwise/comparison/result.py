@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from contextwise.base.estimates import NOT_IN_JSON, Estimate, counted, exponential, written
+from contextwise.base.estimates import NOT_IN_JSON, Estimate, counted, exponential, listed, written
 from contextwise.base.runs import RunFolder
 from contextwise.base.views import Viewed
 from contextwise.comparison.compared_runs import of_single_runs
@@ -72,7 +72,9 @@ class Difference:
         basis = f"95% interval: {difference.basis}" if difference.basis else "95% interval"
         where, comma = self.restriction, ", " if self.restriction else ""
         if where:
-            basis += ", which says nothing about other seeds"
+            basis += ", which says nothing about other seeds" + f" of {listed(self.single_runs)}" * bool(
+                difference.seeds
+            )
         if not difference.decided:
             return (
                 f"No significant difference between {self.group} and {self.reference}{where and ' '}{where}: the interval "

@@ -4,6 +4,7 @@ const Figures = (() => {
   const touch = matchMedia("(pointer: coarse)").matches;
   const config = {
     responsive: true, displaylogo: false, displayModeBar: innerWidth >= 700, modeBarButtons: [["toImage", "resetScale2d"]],
+    toImageButtonOptions: { format: "svg" }, // for papers
   };
   const element = (id) => document.getElementById(id);
   const json = (id) => JSON.parse(element(id).textContent);

@@ -278,7 +278,7 @@ def _path_table(comparison: Comparison, result: TrialResult) -> Table:
     columns = [Column(f"loss of\n{arm}", "estimate", ".4f") for arm in arms]
     columns.append(Column("difference of\nthis seed", "estimate", "+.4f"))
     columns += [Column(f"mean so far\n{words}", "difference", interval="below") for words in READINGS.values()]
-    return Table(" against ".join(arms) + at_budget(comparison, result), ["seed", *columns], rows)
+    return Table(" against ".join(arms) + at_budget(comparison, result), ["seeds\nso far", *columns], rows)
 
 
 def _equal(equal: str) -> str:

@@ -113,8 +113,8 @@ class Needles(Measure):
         settings = summary["settings"]
         heading = (
             f"{summary['model']}: {settings['samples']:,} texts of up to {settings['length']:,} tokens, needles at "
-            f"{settings['far']:g} and {settings['near']:g} of the length from the end: loss of the answer with the first "
-            "tokens cut off, and the share of texts that still hold each needle"
+            f"about {settings['far']:g} and {settings['near']:g} of the length from the end: loss of the answer with the "
+            "first tokens cut off, and the share of texts that still hold each needle"
         )
         return terminal(Text(heading), needles_table(summary))
 

@@ -103,6 +103,14 @@ def test_texts_of_a_corpus_in_another_folder_are_noted(contextwise, workplace):
     assert status == 0 and "4 of the 4 documents share half or more" in " ".join(errors.split())
 
 
+def test_copies_of_a_document_are_noted_as_no_evidence_of_their_own(contextwise, workplace):
+    text = "a sentence of some words, and one more of others"
+    write_rows(workplace / "same.jsonl", [{"text": text}] * 7 + [{"text": f"{text} {i}"} for i in range(3)])
+    say_once.cache_clear()
+    status, _, errors = contextwise("evaluate runs/alpha --corpus same.jsonl")
+    assert status == 0 and "6 of the 10 documents have the text of another one" in " ".join(errors.split())
+
+
 def test_near_copies_between_the_splits_of_the_runs_own_corpus_are_noted(contextwise, workplace):
     """As they are of another model on the same documents: a comparison must not note them of one of two alone."""
     trained = Corpus.open(workplace / "corpus", "train")

@@ -81,7 +81,14 @@ def test_near_copies_and_heavy_documents_are_named_in_every_output(result, copie
     plan = Trial(settings(copies, tmp_path / "new")).plan()
     html = trial_page(result, "arms: {}", "").render()
     for shown in (words_of(trial_tables(result)), words_of(plan_tables(plan, "flops")), html, " ".join(result.notes)):
-        assert found in shown and "They are left out of the search and the decision" in shown and heavy in shown
+        assert found in shown and "They are left out." in shown and heavy in shown
+
+
+def test_the_documents_of_the_search_are_counted(copies, tmp_path):
+    plan = Trial(settings(copies, tmp_path / "new", rates={"factors": [1.0, 2.0]})).plan()
+    assert "left out; of the rest, the search over rates reads 2, and the other 8 decide." in words_of(
+        plan_tables(plan, "flops")
+    )
 
 
 def test_the_training_text_is_compared_once(result, copies, monkeypatch):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from contextwise.data import Corpus
 
+MANY_COPIES = 0.05
+"""Share of documents with the text of another one from which on they are noted."""
 InputFile = Path
 """A setting that names a file or folder to read: a result is identified by its content, not its path."""
 
@@ -205,7 +207,14 @@ def measure(
 
 
 def _noted(result: Result, subject: Subject, corpus: "Corpus | None") -> Result:
-    """The result; a note if the model was trained on what it was measured on."""
+    """The result; a note if the model was trained on what it was measured on, or if many documents have one text."""
+    if corpus is not None and "document_hash" in corpus.columns:
+        hashes = corpus.column("document_hash")
+        if (copies := len(hashes) - len(set(hashes))) > len(hashes) * MANY_COPIES:
+            say_once(
+                f"note: {copies:,} of the {len(hashes):,} documents have the text of another one, but count as documents of "
+                "their own: intervals are too narrow (prepare --deduplicate leaves them out)"
+            )
     known = corpus is not None and subject.trained_on(corpus.fingerprint)
     if seen := TRAINED_ON if known else result.summary.get("seen"):
         say_once(f"note: {seen}")

@@ -99,14 +99,18 @@ class ScoredDocuments:
     def notes(self) -> list[str]:
         """How many documents copy training text, and whether few of those of the decision hold half of its tokens."""
         notes, copies = [], self.near_copies
+        search = f"the search over rates reads {len(self.searched)}, and the other {len(self.decided)} decide"
+        rest = f"; of the rest, {search}" if len(self.searched) else ""
         if copies:
             one, most = len(copies) == 1, max(copies, key=copies.__getitem__)
             share, their, they = ("shares", "its", "It is") if one else ("share", "their", "They are")
             notes.append(
                 f"{len(copies)} of {self.count} held-out documents {share} half or more of {their} "
                 f"{copied_length(self.trained)}-grams of tokens with the training text (no. {most} most, "
-                f"{copies[most]:.0%}). {they} left out of the search and the decision."
+                f"{copies[most]:.0%}). {they} left out{rest}."
             )
+        elif rest:
+            notes.append(f"Of the {self.count} held-out documents, {search}.")
         tokens = np.sort(self.held_out.lengths[self.decided])[::-1].cumsum()
         largest = int(np.searchsorted(tokens, tokens[-1] / 2)) + 1
         if largest <= max(1, len(tokens) // 10):

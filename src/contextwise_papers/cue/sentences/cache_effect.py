@@ -22,7 +22,7 @@ from contextwise_papers.objectives.text import TokenText, next_visible, visible_
 _WORD = re.compile(r"\w+|[^\w\s]")
 BINS = ("in contexts", "not in contexts", "white space", "end of text")
 IN, NOT_IN, SPACE, END = range(len(BINS))
-ALL = "all tokens"
+ALL = "all but the ends"
 
 
 def words_of(text: str) -> list[tuple[int, str]]:
@@ -73,7 +73,7 @@ def cache_effect(
 ) -> dict[str, Any]:
     """The gain by contexts, for tokens of words that occur in them and for others, with intervals over articles and seeds.
 
-    By bin (``all tokens``: all but the ends): ``share`` of all tokens, ends not counted; losses and their difference ``gain``,
+    By bin (``all but the ends`` among them): ``share`` of all tokens, ends not counted; losses and their difference ``gain``,
     nats per token; ``log_likelihood_gain``, relative, as the paper words it; and ``likelihood_gain``, exp(gain) - 1: only so do
     its 74% and 26% fit its perplexities (docs/papers/cue.md). A bin without tokens is left out.
     """

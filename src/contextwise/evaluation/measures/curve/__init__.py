@@ -297,6 +297,8 @@ def measures_table(summary: dict[str, Any], title: str = "") -> Table:
         worth = (
             f"from {last:,.0f} a doubling {'gains' if _is_beyond(effective) else 'may gain'} ≥ {effective['worth']:g}"
         )
+    if last is None:
+        worth = "needs a context and its double"
     rows.append(["effective context", *_effective_cells(effective), worth])
     if average is not None:
         rows.append(["average loss", *loss(average), f"mean of 1–{summary['settings']['context']:,}"])
