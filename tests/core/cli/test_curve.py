@@ -67,6 +67,9 @@ def test_an_effective_context_beyond_the_last_doubling_says_what_that_gains():
     ]
     assert rows[0] == ["effective context", "> 496", "–", "from 496 a doubling may gain ≥ 0.01"]
     assert rows[1] == ["effective context", "41", "–", "from there a doubling gains < 0.01"]
+    unknown = dict.fromkeys(("value", "low", "high", "measured_from", "measured_to")) | {"worth": 0.01}
+    (_, row) = measures_table({"measures": measures | {"effective_context": unknown}}).rows
+    assert row == ["effective context", "–", "–", "needs a context and its double"]
     bins = [loss | {"loss": 3.5, "visible_from": 1, "visible_to": 1}, loss | {"loss": 2.5}]
     beyond = reach | {"value": None, "method": "t", "documents": 25}  # the whole interval
     table = measures_table({"measures": measures | {"effective_context": beyond}})

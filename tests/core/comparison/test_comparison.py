@@ -197,6 +197,17 @@ def test_one_seed_says_what_its_interval_leaves_out(runs):
     assert all(not each.single_runs and "one run" not in each.verdict for each in several.differences)
 
 
+def test_of_one_seed_against_several_the_several_are_in_the_interval(runs):
+    comparison = compare(runs[:4])  # three seeds of gpt2, one of contextlm
+    (difference,) = comparison.differences
+    assert difference.difference.seeds == 3 and len(difference.difference.parts) == 2
+    assert (
+        "t over 3 seeds and" in difference.verdict and "nothing about other seeds of contextlm)" in difference.verdict
+    )
+    (note,) = [each for each in comparison.notes if each.startswith("One seed of contextlm")]
+    assert "from document to document and over the seeds of gpt2, not what" in note
+
+
 def test_runs_with_more_training_are_said_to_have_it(runs, tmp_path):
     assert not any("different numbers of tokens" in note or "FLOPs" in note for note in compare(runs).notes)
     summary = RunFolder(runs[3]).summary()

@@ -569,3 +569,16 @@ def test_axes_have_room_for_arms_with_long_names():
     ]
     title = contextwise.decide(pd.DataFrame(rows), arms["baseline"]).plot().layout.yaxis.title.text
     assert title.startswith("difference, ") and len(title) < 40
+
+
+def test_one_document_is_said_to_be_too_few_for_any_like_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"arm": arm, "seed": seed, "document": "0", "tokens": 10, "nats": 20 + add + 0.1 * seed * (1 + add)}
+        for arm, add in (("a", 0.0), ("b", 1.0))
+        for seed in range(5)
+    ]
+    (comparison,) = contextwise.decide(pd.DataFrame(rows), "a", documents="random").comparisons
+    assert comparison.sentence.endswith(
+        "Fewer than 6 documents do not show how far documents differ: hold out more of them."
+    )
