@@ -16,7 +16,7 @@ import yaml
 from contextwise.base import plugins
 from contextwise.base.progress import say_once
 from contextwise.evaluation.kernel import Measure, results_of
-from contextwise.training.settings import ModelSettings, model_kinds
+from contextwise.training import ModelSettings
 from small import recipe_values
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -366,7 +366,7 @@ def test_of_a_name_that_is_offered_twice_ours_is_used_or_none(monkeypatch, capsy
 
 def test_a_feature_of_another_type_is_left_out_with_a_note(monkeypatch, capsys):
     """A function where a class of settings is asked for must not stop every command."""
-    ours = set(model_kinds())
+    ours = set(plugins.load("models", ModelSettings))
     found = offered(monkeypatch, "contextwise.models", ("a", "odd", "json:dumps"), ("a", "odder", "json:JSONEncoder"))
     monkeypatch.setattr(plugins, "points", lambda group: found)
     assert set(plugins.load.__wrapped__("models", ModelSettings)) == ours and "odder" in found

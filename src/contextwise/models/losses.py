@@ -204,6 +204,15 @@ def head_loss(hidden: Tensor, head: Any, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
+def losses_of_heads(hidden: list[Tensor], heads: list[Any], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The sum of :func:`head_loss` of several hidden states, each with its head, and that of each, (N,), detached."""
+    first = heads[0]
+    if is_linear(first) and first.bias is None and all(head is first for head in heads):
+        return linear_cross_entropies(hidden, first.weight, targets)
+    sums = torch.stack([head_loss(*each) for each in zip(hidden, heads, targets, strict=True)])
+    return sums.sum(), sums.detach()
+
+
 def kept_positions(logits_to_keep: int | Tensor) -> slice | Tensor:
     """Index of the positions whose logits are needed: this many last positions (0: all), or these indices."""
     return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -31,7 +31,7 @@ from contextwise.models import IGNORED
 from contextwise.models.composition import ComposedForCausalLM, check_labels, pretrained_backbone, stock_parts
 from contextwise.models.contextlm.cache import static_inputs
 from contextwise.models.families import CACHE
-from contextwise.models.losses import head_loss, is_linear, kept_positions, linear_cross_entropies
+from contextwise.models.losses import kept_positions, losses_of_heads
 from contextwise.settings import ConfigError
 from contextwise_papers.objectives.multitoken.config import MultiTokenConfig, shorten
 from contextwise_papers.objectives.multitoken.speculative import Acceptance, HeadCandidates
@@ -267,14 +267,11 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
         return self._loss(states, targets, position_ids)
 
     def _loss(self, states: list[Tensor], targets: Tensor, position_ids: Tensor | None) -> FutureLoss:
-        """The loss of all heads, which are scored one after another, each in pieces (``head_loss``)."""
+        """The loss of all heads, which are scored one after another, each in pieces (``losses_of_heads``)."""
         heads = [self.vocabulary_head(i) for i in range(1, len(states) + 1)]
         targets_of_heads = future_targets(targets, len(states), position_ids)
         counts = torch.stack([each.ne(IGNORED).sum() for each in targets_of_heads])
-        if is_linear(heads[0]) and all(head is heads[0] for head in heads):
-            return FutureLoss(*linear_cross_entropies(states, heads[0].weight, targets_of_heads), counts)
-        sums = torch.stack([head_loss(*each) for each in zip(states, heads, targets_of_heads, strict=True)])
-        return FutureLoss(sums.sum(), sums.detach(), counts)
+        return FutureLoss(*losses_of_heads(states, heads, targets_of_heads), counts)
 
     def _base_outputs(self, scored: bool = False, heads: int = 1, **inputs: Any) -> FutureStates:
         """Run the first ``heads`` heads, or all of them for a loss."""
@@ -312,7 +309,7 @@ class MultiTokenForCausalLM(ComposedForCausalLM):
             head_losses = sums / counts.clamp(min=1)
             if not self.training:  # `sums` have no gradients
                 graded = torch.is_grad_enabled()
-                total = head_loss(states[0], self.vocabulary_head(1), targets) if graded else sums[0]
+                total = losses_of_heads(states[:1], [self.vocabulary_head(1)], [targets])[0] if graded else sums[0]
             loss = total / (counts[0].clamp(min=1) if items is None else items)
         if targets is None or not self.training:
             kept = kept_positions(logits_to_keep)
