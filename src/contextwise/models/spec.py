@@ -245,6 +245,7 @@ class DecoderSpec(ModelSpec):
 _SPECS: dict[type[PreTrainedConfig], ModelSpec] = {}
 _STOCK: dict[str, ModelSpec] = {"decoder": DecoderSpec()}
 _LOSSES: dict[str, Callable[[Any, Batch], Losses]] = {}
+_IMPORTED: list[bool] = []  # whether the modules that register models were
 _META_MODELS: dict[tuple[type, str], Any] = {}
 
 
@@ -278,12 +279,14 @@ def register_losses(tensor: str, losses: Callable[[Any, Batch], Losses]) -> None
     _LOSSES[tensor] = losses
 
 
-@cache
 def register_models() -> None:
     """Import the modules that register the models of every kind and section (``contextwise.models``, ``.sections``); once."""
+    if _IMPORTED:  # torch.compile would trace through a cached function, and break its graph
+        return
     features = [*plugins.load("models").values(), *plugins.load("sections").values()]
     for module in sorted({module for each in features for module in getattr(each, "registers", ())}):
         importlib.import_module(module)
+    _IMPORTED.append(True)
 
 
 def spec_of(config: PreTrainedConfig) -> ModelSpec:

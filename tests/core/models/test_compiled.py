@@ -28,6 +28,20 @@ def test_a_training_step_compiles_without_a_graph_break_and_gives_the_same(kind,
     torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "linear"])
+def test_a_training_step_is_one_graph(kind):
+    """Traced alone: a cached function or a file that the step reads would break it, without a word."""
+    if kind == "linear":
+        model = MultiTokenForCausalLM(MultiTokenConfig(backbone("llama"), future_tokens=2, head=kind))
+    else:
+        model = contextlm(kind, chunk_size=4)
+    trained, tokens = TrainedModel(model).train(), draw(2, 17)
+    expected = trained(tokens[:, :-1], tokens[:, 1:])
+    found = torch.compile(trained, fullgraph=True, backend="eager")(tokens[:, :-1], tokens[:, 1:])
+    torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
