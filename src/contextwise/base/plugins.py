@@ -93,8 +93,8 @@ def feature(point: EntryPoint, base: Any = object) -> Any:
 @cache
 def others() -> tuple[EntryPoint, ...]:
     """The entry points of all groups that other packages offer."""
-    offered = (point for each in distributions() if each.name != PROJECT for point in each.entry_points)
-    return tuple(point for point in offered if point.group.startswith(f"{PROJECT}."))
+    offered = (point for each in distributions() for point in each.entry_points)
+    return tuple(point for point in offered if point.group.startswith(f"{PROJECT}.") and not _is_own(point))
 
 
 @cache

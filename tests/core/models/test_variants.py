@@ -351,6 +351,24 @@ def test_a_variant_without_a_loss_of_its_own_gets_that_of_its_logits(tmp_path):
     assert Trainer(model, arguments, train_dataset=rows).train().training_loss > 0
 
 
+def test_a_variant_with_a_loss_of_its_own_is_asked_for_no_other(tmp_path):
+    """Its forward pass knows labels, but not by how many targets of all batches to divide."""
+    file = tmp_path / "own_loss.py"
+    file.write_text(
+        "from transformers import GPT2LMHeadModel\n"
+        "from transformers.modeling_outputs import CausalLMOutput\n"
+        "class Own(GPT2LMHeadModel):\n"
+        "    def forward(self, input_ids, labels=None):\n"
+        "        logits = self.lm_head(self.transformer(input_ids).last_hidden_state)\n"
+        "        return CausalLMOutput(loss=None if labels is None else logits.sum(), logits=logits)\n"
+    )
+    model = variant_of(file, "Own", GPT2Config(vocab_size=11, n_positions=16, n_embd=8, n_layer=1, n_head=1)).eval()
+    tokens = torch.tensor([[1, 2, 3]])
+    assert not model.accepts_loss_kwargs and smeared(tmp_path, stem="other").accepts_loss_kwargs
+    out = model(tokens, labels=tokens, num_items_in_batch=7)
+    assert torch.equal(out.loss, out.logits.sum())
+
+
 def test_a_variant_is_exported_without_code_that_opens_it_elsewhere(tmp_path):
     smeared(tmp_path, known=True).save_pretrained(tmp_path / "model")
     with pytest.raises(

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -337,12 +337,17 @@ class Subject:
         same = expanded(path).resolve() == corpus.path.resolve()
         if self.trained_on(corpus.fingerprint) or (same and corpus.split == split):
             return TRAINED_ON
-        copied: Collection[int] = ()
+        copied = 0
         with contextlib.suppress(ContextwiseError, OSError):  # it was moved, or is no corpus
             trained = Corpus.open(path, split)
             if self.trained_on(trained.fingerprint) and max(trained.tokens, corpus.tokens) <= MOST_COMPARED:
-                copied = copied_documents(trained, corpus, len(corpus))
-        shared = f"{len(copied):,} of the {len(corpus):,} documents share half or more of their text with that of the training"
+                texts = trained.fingerprint, corpus.fingerprint  # of a trial the same for many runs
+                if texts not in _COPIED:
+                    _COPIED[texts] = len(copied_documents(trained, corpus, len(corpus)))
+                copied = _COPIED[texts]
+        shared = (
+            f"{copied:,} of the {len(corpus):,} documents share half or more of their text with that of the training"
+        )
         return f"{shared}: their losses are too low" if copied else ""
 
     def describe(self) -> dict[str, Any]:
@@ -358,6 +363,9 @@ class Subject:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "device": self.model.device.type,
         }
+
+
+_COPIED: dict[tuple[str, str], int] = {}
 
 
 def open_documents(source: "str | Path | PreTrainedModel | Subject", path: str | Path, split: str) -> "Corpus":

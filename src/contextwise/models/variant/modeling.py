@@ -222,7 +222,7 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         }
         if "labels" in inspect.signature(self.model.forward).parameters:
             given |= {"labels": labels}
-            kwargs |= of_loss
+            kwargs |= of_loss if self.accepts_loss_kwargs else {}
         out: Any = self.model(**{name: value for name, value in given.items() if value is not None}, **kwargs)
         if labels is not None and isinstance(out, ModelOutput) and getattr(out, "loss", None) is None:
             loss = self.loss_function(out.logits, labels, out.logits.shape[-1], **of_loss)
@@ -230,6 +230,13 @@ class VariantForCausalLM(PreTrainedModel, GenerationMixin):
         if kwargs.get("use_cache") is False and getattr(out, "past_key_values", None) is not None:
             out.past_key_values = None  # of code that always keeps one
         return out
+
+    @property
+    def accepts_loss_kwargs(self) -> bool:
+        """Whether the loss is divided by ``num_items_in_batch``; transformers' Trainer asks, as the user's code may not."""
+        parameters = inspect.signature(self.model.forward).parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        return "labels" not in parameters or takes_any or "num_items_in_batch" in parameters
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate as transformers does, without a cache where the user's code computes other logits over one."""
