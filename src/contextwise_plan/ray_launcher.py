@@ -30,6 +30,7 @@ class RaySettings(ExecutorSettings):
     """Where runs are trained: in tasks of a Ray cluster. Changes no result."""
 
     kind: Literal["ray"] = Field(description="tasks of a Ray cluster")  # type: ignore[assignment]
+    jobs: int = Field(default=1, ge=1, le=1, description="1: Ray starts as many runs at a time as its nodes can hold")
     threads: int | None = Field(default=None, ge=1, description="threads of each run; its CPUs if not given")
     address: str = Field(default="auto", description="of a Ray cluster; auto: the one that runs here")
     cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")

@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from pydantic import ValidationError
 
 from contextwise.base.errors import ConfigError
 from contextwise.experiments.executors import train_run
@@ -17,6 +18,11 @@ def test_runs_have_as_many_threads_as_ray_reserves_cpus():
     assert RaySettings(kind="ray", cpus=2).run_threads == 2
     assert RaySettings(kind="ray", cpus=0.5).run_threads == 1
     assert RaySettings(kind="ray", cpus=2, threads=5).run_threads == 5
+
+
+def test_runs_at_a_time_are_not_set_but_decided_by_ray():
+    with pytest.raises(ValidationError, match="jobs"):
+        RaySettings(kind="ray", jobs=4)
 
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
