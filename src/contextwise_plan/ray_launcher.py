@@ -9,7 +9,7 @@ import signal
 import socket
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from contextwise.base.errors import one_line
 from contextwise.base.stopping import SIGNALS
@@ -30,11 +30,18 @@ class RaySettings(ExecutorSettings):
     """Where runs are trained: in tasks of a Ray cluster. Changes no result."""
 
     kind: Literal["ray"] = Field(description="tasks of a Ray cluster")  # type: ignore[assignment]
-    jobs: int = Field(default=1, ge=1, le=1, description="1: Ray starts as many runs at a time as its nodes can hold")
+    jobs: int = Field(default=1, description="not for Ray, which starts as many runs at a time as its nodes can hold")
     threads: int | None = Field(default=None, ge=1, description="threads of each run; its CPUs if not given")
     address: str = Field(default="auto", description="of a Ray cluster; auto: the one that runs here")
     cpus: float = Field(default=1, gt=0, description="CPUs that Ray reserves for a run")
     gpus: float = Field(default=0, ge=0, description="GPUs that Ray reserves for a run")
+
+    @field_validator("jobs")
+    @classmethod
+    def _decided_by_ray(cls, jobs: int) -> int:
+        if jobs != 1:
+            raise ConfigError("must be left out: Ray starts as many runs at a time as its nodes can hold")
+        return jobs
 
     @property
     def run_threads(self) -> int:

@@ -5,8 +5,8 @@ import sys
 import threading
 
 import pytest
-from pydantic import ValidationError
 
+from contextwise.base.config import validate
 from contextwise.base.errors import ConfigError
 from contextwise.experiments.executors import train_run
 from contextwise_plan.ray_launcher import RayExecutor, RaySettings, first_line
@@ -21,8 +21,9 @@ def test_runs_have_as_many_threads_as_ray_reserves_cpus():
 
 
 def test_runs_at_a_time_are_not_set_but_decided_by_ray():
-    with pytest.raises(ValidationError, match="jobs"):
-        RaySettings(kind="ray", jobs=4)
+    assert validate(RaySettings, {"kind": "ray", "jobs": 1}, "the sweep").jobs == 1
+    with pytest.raises(ConfigError, match="jobs.* must be left out: Ray starts"):
+        validate(RaySettings, {"kind": "ray", "jobs": 4}, "the sweep")
 
 
 def test_the_error_without_ray_names_the_package_to_install(claimed, monkeypatch):
